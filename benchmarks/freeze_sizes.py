@@ -40,7 +40,7 @@ from siamdiff_min.downstream import metrics
 from siamdiff_min.files import write_file
 from siamdiff_min.reading.bundled import bundled
 from siamdiff_min.tools.evidence import permutation
-from siamdiff_min.tools.evidence.bootstrap import difference_interval
+from siamdiff_min.tools.evidence.bootstrap import difference_interval, redrawn
 from siamdiff_min.tools.table import folds, linear
 from siamdiff_min.tools.table.composition import composition
 
@@ -94,7 +94,7 @@ def verdicts(kind: str, predictions, targets) -> dict[str, list[float]]:
     for name in MEASURES[kind]:
         compute = getattr(metrics, name)
         values = np.array([compute(*pair) for pair in zip(predictions, targets)])
-        found[name] = permutation.shares(values, name in metrics.LESS_IS_BETTER)
+        found[name] = permutation.shares(values, metrics.BEST[name] == "min")
     return found
 
 
@@ -132,7 +132,7 @@ def against_floor(
 ) -> dict:
     """Whether predictions `one` are called better than the floor's `two` by each measure: 1, else 0."""
     said = {}
-    draws = metrics.redrawn(groups)
+    draws = redrawn(groups)
     rows = [np.concatenate(next(draws)) for _ in range(DRAWS)]
     for name in ("rmse", "spearman"):
         compute = getattr(metrics, name)

@@ -87,12 +87,22 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
     # The results of all seeds. Then predictions for other structures.
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
-        content = results.write_results(path, config, task, tested, epochs, made_with(config, ranks))
-        ranks.say(summary.summary(content, path))
+        result = results.result_of(config, task, tested, epochs, made_with(config, ranks))
+        ranks.say(write(path, result, task, tested))
     ranks.all_gather([])  # the others wait for it
     new = [predict.apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
     summary.say_what_follows(config, best, new, ranks)
     return 0
+
+
+def write(path: Path, result: results.Result, task: Task, tested: dict) -> str:
+    """Write results.json, with intervals if tools/ is there; returns it in words."""
+    try:
+        finish = load_module(".tools.evidence.wording").finish
+    except ConfigError:
+        results.write_results(path, result)
+        return summary.summary(vars(result), path)
+    return finish(path, result, task, tested)
 
 
 def open_data(config: Namespace, ranks: Ranks) -> tuple[LabelledData, dict[str, Samples]]:

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import platform
 import resource
-import subprocess
 import sys
 import threading
 import time
@@ -58,20 +57,6 @@ def versions() -> dict[str, str]:
 def identity(name: str, weights: Path) -> list[str]:
     """What a file of vectors or predictions says of the weights it was made with: name, checksum, our version."""
     return [name, checksum(weights), sys.modules[__package__].__version__]
-
-
-def git_commit(file: Path) -> str | None:
-    """The commit of the repository that a file belongs to, and "changed" if the work tree differs; None without one."""
-    git = ["git", "-C", str(file.resolve().parent)]
-    try:
-        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", file.name], capture_output=True, timeout=10)
-        if tracked.returncode:
-            return None
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10).stdout.strip()
-        change = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):  # no git here
-        return None
-    return f"{commit}, changed" if change.stdout.strip() else commit
 
 
 def peak_memory(device: torch.device) -> float:

@@ -25,13 +25,13 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     return path
 
 
-def open_unlabelled(config: Namespace, origin: Origin, ranks: Ranks, residues: bool = False) -> Unlabelled:
+def open_unlabelled(config: Namespace, origin: Origin, ranks: Ranks, kind: type[Unlabelled] = Unlabelled) -> Unlabelled:
     """The structures of a source, converted to a store by the first process."""
     store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
     problem = alpha_carbons_alone(store) if config.level == "atom" else ""
     if problem:
         ranks.say(f"warning     {problem}")
-    return Unlabelled(store, residues)
+    return kind(store)
 
 
 def predicted_file(config: Namespace, source: str, samples: Samples) -> Path:

@@ -18,7 +18,7 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_INDEX
 from siamdiff_min.protein.geometry import dihedral
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.sources import bundle_path, find_structures
-from siamdiff_min.training import results
+from siamdiff_min.tools.evidence import bootstrap
 
 GOLDEN = Path(__file__).parent / "golden"
 if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
@@ -236,7 +236,7 @@ def near_zero_relus(monkeypatch):
 @pytest.fixture
 def few_draws(monkeypatch):
     """Intervals from 60 draws in place of 1,000, for tests that do not look at their ends."""
-    monkeypatch.setattr(results, "MOST_DRAWS", 60)
+    monkeypatch.setattr(bootstrap, "MOST_DRAWS", 60)
 
 
 @pytest.fixture(scope="session")

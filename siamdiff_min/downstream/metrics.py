@@ -4,44 +4,40 @@ Numpy arrays in, Python floats out, computed in float64. A metric that is not de
 predictions that are not finite) is nan, not an error, so that a first epoch on a tiny split does not end a run.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 NAN = float("nan")
-LESS_IS_BETTER = {"rmse", "mae"}
-MORE_IS_BETTER = {
-    "fmax",
-    "auprc",
-    "auroc",
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "pearson",
-    "spearman",
-    "global_spearman",
-    "mean_spearman",
-}
+# Which values of a measure are better: "max" or "min". `metric` enters the functions here.
+BEST = {"global_spearman": "max"}
 
 
-def metric(compute: Callable) -> Callable:
-    """Let a metric take any arrays: they become float64. It is nan without samples, or if a number is not finite."""
+def metric(best: str) -> Callable:
+    """Enter a metric in `BEST`, and let it take any arrays, which become float64.
 
-    @wraps(compute)
-    def checked(prediction: np.ndarray, target: np.ndarray, *groups) -> float:
-        prediction = np.asarray(prediction, dtype=np.float64)
-        target = np.asarray(target, dtype=np.float64)
-        finite = np.isfinite(prediction).all() and np.isfinite(target).all()
-        if not len(prediction) or not finite:
-            return NAN
-        return float(compute(prediction, target, *groups))
+    It is nan without samples, or if a number is not finite.
+    """
 
-    return checked
+    def enter(compute: Callable) -> Callable:
+        @wraps(compute)
+        def checked(prediction: np.ndarray, target: np.ndarray, *groups) -> float:
+            prediction = np.asarray(prediction, dtype=np.float64)
+            target = np.asarray(target, dtype=np.float64)
+            finite = np.isfinite(prediction).all() and np.isfinite(target).all()
+            if not len(prediction) or not finite:
+                return NAN
+            return float(compute(prediction, target, *groups))
+
+        BEST[compute.__name__] = best
+        return checked
+
+    return enter
 
 
-@metric
+@metric("max")
 def fmax(prediction: np.ndarray, target: np.ndarray) -> float:
     """Protein-centric maximum F-score (Eq. 29, Eq. 30, Eq. 31).
 
@@ -81,7 +77,7 @@ def fmax(prediction: np.ndarray, target: np.ndarray) -> float:
     return f_score.max()
 
 
-@metric
+@metric("max")
 def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
     """Area under the precision-recall curve over all entries alike (micro average), as average precision.
 
@@ -107,13 +103,13 @@ def auprc_of_chance(count: int, positive: int) -> float:
     return float((harmonic + (count - harmonic) * (positive - 1) / (count - 1)) / count)
 
 
-@metric
+@metric("max")
 def auroc(prediction: np.ndarray, target: np.ndarray) -> float:
     """Area under the ROC curve over all entries alike; equal predictions count half. nan for a single class."""
     return roc_auc_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
-@metric
+@metric("max")
 def pearson(prediction: np.ndarray, target: np.ndarray) -> float:
     """Pearson's correlation (K,), (K,) -> [-1, 1]; nan if the target is constant or has fewer than two values.
 
@@ -127,13 +123,13 @@ def pearson(prediction: np.ndarray, target: np.ndarray) -> float:
     return x @ y / norm if norm > 0 and len(np.unique(prediction)) > 1 else 0.0
 
 
-@metric
+@metric("max")
 def spearman(prediction: np.ndarray, target: np.ndarray) -> float:
     """Spearman's rho (K,), (K,) -> [-1, 1]: the correlation of the ranks, equal values sharing their mean rank."""
     return pearson(ranks(prediction), ranks(target))
 
 
-@metric
+@metric("max")
 def mean_spearman(prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> float:
     """Mean of Spearman's rho over groups; in PSR a group is a protein, and its items are models of it.
 
@@ -143,19 +139,19 @@ def mean_spearman(prediction: np.ndarray, target: np.ndarray, groups: Sequence[s
     return rho[~np.isnan(rho)].mean() if not np.isnan(rho).all() else NAN
 
 
-@metric
+@metric("min")
 def rmse(prediction: np.ndarray, target: np.ndarray) -> float:
     """Root of the mean squared error, in the units of the target."""
     return np.sqrt(np.mean((prediction - target) ** 2))
 
 
-@metric
+@metric("min")
 def mae(prediction: np.ndarray, target: np.ndarray) -> float:
     """Mean absolute error, in the units of the target."""
     return np.mean(np.abs(prediction - target))
 
 
-@metric
+@metric("max")
 def accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
     """Share of rows of prediction (K, C) whose largest entry, the first of equals, is at target (K,), a class index.
 
@@ -165,36 +161,10 @@ def accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
     return (chosen == target).mean()
 
 
-@metric
-def balanced_accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Mean over the classes that occur of the share that is recognised. prediction (K, C), target (K,)."""
-    right = prediction.argmax(1) == target
-    return np.mean([right[target == label].mean() for label in np.unique(target)])
-
-
-@metric
-def macro_f1(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Mean of F1 over the classes that occur or were chosen; 0 without a hit. prediction (K, C), target (K,)."""
-    chosen = prediction.argmax(1)
-    found = []
-    for label in np.union1d(chosen, target):
-        hits = np.sum((chosen == label) & (target == label))
-        found.append(2 * hits / (np.sum(chosen == label) + np.sum(target == label)))
-    return np.mean(found)
-
-
 def rows_of_groups(groups: Sequence) -> list[np.ndarray]:
     """The rows of every group, in the order of their names."""
     _, group = np.unique(np.asarray(groups), return_inverse=True)
     return np.split(group.argsort(kind="stable"), np.bincount(group).cumsum()[:-1])
-
-
-def redrawn(groups: Sequence) -> Iterator[list[np.ndarray]]:
-    """Without end: the rows of as many groups, drawn with replacement. Every call gives the same draws."""
-    rows = rows_of_groups(groups)
-    random = np.random.default_rng(0)
-    while True:
-        yield [rows[i] for i in random.integers(len(rows), size=len(rows))]
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..encoders.ops import MLP, segment_sum
+from ..files import ConfigError
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
 from ..statistics import Entropy, Statistic, Variance
 from . import metrics
@@ -28,8 +29,7 @@ class Task(nn.Module):
     num_outputs = 1  # of the paper's task
     names: Sequence[str] = ()  # of the outputs, if the data set does not have them
     structures = 1  # per sample; the representations of two are concatenated
-    # What the head reads: the whole "structure"; or, of the residues in focus, the mean over their "CA" or "atoms", or
-    # each of the "residues".
+    # What the head reads: the whole "structure"; or the mean over the "CA" or "atoms" of the residues in focus.
     sees = "structure"
     measures: Sequence[str]  # functions of `downstream.metrics`; the first decides which epoch is the best
     best: str | None = None  # "max" or "min", if the first measure is your own; without it the loss decides
@@ -56,13 +56,11 @@ class Task(nn.Module):
         return self.head(seen.view(len(sample.names), -1)).float()
 
     def represent(self, sample: Sample) -> Tensor:
-        """The input of the head for every structure, or residue in focus: (structures * B, d)."""
+        """The input of the head for every structure: (structures * B, d)."""
         protein = self.encoder.builder.select_nodes(sample.protein)
         encoding = self.encoder(protein)
         if self.sees == "structure":
             return encoding.protein
-        if self.sees == "residues":
-            return encoding.residue[sample.focus]
         chosen = sample.focus[protein.atom_residue]  # (N,)
         if self.sees == "CA":
             chosen = chosen & (protein.atom_name == CA)
@@ -80,6 +78,9 @@ class Task(nn.Module):
 
     def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
         """The metrics over a whole split."""
+        for name in self.measures:
+            if name not in metrics.BEST:
+                raise ConfigError(f"nobody says which values of {name} are better: it takes @metric('max') or ('min')")
         return {name: getattr(metrics, name)(prediction, target) for name in self.measures}
 
     def baseline(self, targets: np.ndarray) -> dict:
@@ -109,9 +110,7 @@ class Task(nn.Module):
         """ "max" or "min", which values of a measure are better; None if nobody says."""
         if self.best and measure == self.measures[0]:
             return self.best
-        if measure in metrics.LESS_IS_BETTER:
-            return "min"
-        return "max" if measure in metrics.MORE_IS_BETTER else None
+        return metrics.BEST.get(measure)
 
     def train(self, mode: bool = True) -> Task:
         """Training mode. A frozen encoder stays in evaluation mode, and so does its batch norm."""
@@ -164,36 +163,9 @@ class MultiLabel(Binary):
 
 
 class Classes(Task):
-    """One of several classes: target (B,) long. Of two, the rarer in training is "yes" for AUROC and AUPRC."""
+    """One of several classes: target (B,) long."""
 
-    measures = ("accuracy", "balanced_accuracy", "macro_f1")
-
-    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
-        super().__init__(encoder, num_outputs)
-        if num_outputs == 2:
-            self.measures = ("auroc", "auprc", *self.measures)
-
-    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        found = {}
-        rarer = self.rarer(target)
-        for name in self.measures:
-            of_yes = name in ("auroc", "auprc")
-            given = (prediction[:, rarer], target == rarer) if of_yes else (prediction, target)
-            found[name] = getattr(metrics, name)(*given)
-        return found
-
-    def rarer(self, target: np.ndarray) -> int:
-        """The rarest class in training, if that is known; else in this target."""
-        baseline = self.known.get("answer") or {}
-        shares = baseline.get("mean") or np.bincount(target.astype(int), minlength=self.head.layers[-1].out_features)
-        return int(np.argmin(shares))
-
-    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """As of all tasks, but the average precision is that of a random order: a constant has no order."""
-        found = super().baseline_metrics(baseline, target, groups)
-        if "auprc" in found:
-            found["auprc"] = metrics.auprc_of_chance(len(target), int(np.sum(target == self.rarer(target))))
-        return found
+    measures = ("accuracy",)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(output, target, reduction="none")

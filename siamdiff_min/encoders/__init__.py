@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
@@ -70,20 +70,6 @@ def build_esm_gearnet(
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], ESM2(*shapes[size]), num_angle_bins)
 
 
-def build_esm_gearnet_edge(level: str, size: str = "paper", preset: str = "paper") -> ESMGearNet:
-    """ESM-GearNet with messages between edges: ours (differences.md, row 33)."""
-    return build_esm_gearnet(level, size, preset, num_angle_bins=8)
-
-
-def esm_gearnet_after(esm: str) -> Callable[..., ESMGearNet]:
-    """A function that builds ESM-GearNet with the published ESM-2 of this size."""
-
-    def build(level: str, size: str = "paper", preset: str = "paper") -> ESMGearNet:
-        return build_esm_gearnet(level, size, preset, esm)
-
-    return build
-
-
 def remembering(name: str, build: Callable[..., Encoder]) -> Callable[..., Encoder]:
     """`build`, whose encoders remember how they were built, so that their files can say so.
 
@@ -117,8 +103,7 @@ ENCODERS = EncoderTable()
 ENCODERS["gearnet"] = build_gearnet
 ENCODERS["gvp"] = build_gvp
 ENCODERS["esm-gearnet"] = build_esm_gearnet
-ONE_LEVEL = {"gvp": "atom", "esm-gearnet": "residue", "esm-gearnet-edge": "residue"}  # those that have only one
-for _esm in ESM_SIZES:
-    ENCODERS[f"esm-gearnet-{_esm}"] = esm_gearnet_after(_esm)
-    ONE_LEVEL[f"esm-gearnet-{_esm}"] = "residue"
-ENCODERS["esm-gearnet-edge"] = build_esm_gearnet_edge
+for _esm in ESM_SIZES:  # each published ESM-2
+    ENCODERS[f"esm-gearnet-{_esm}"] = partial(build_esm_gearnet, esm=_esm)
+ENCODERS["esm-gearnet-edge"] = partial(build_esm_gearnet, num_angle_bins=8)  # ours (differences.md, row 33)
+ONE_LEVEL = {"gvp": "atom", **{name: "residue" for name in ENCODERS if "esm" in name}}  # those that have only one

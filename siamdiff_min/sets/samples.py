@@ -5,8 +5,6 @@ residues, or atoms, of the entry from 0:
 
     ec      kind "labels" (several classes at once); values: the classes of the protein as a list, in a list
     psr     kind "regression"; values: GDT_TS in [0, 1], in a list; target: the protein that this is a model of
-    table   kind and values: one of the structure; or of some residues, then also rows, and places: chain and number.
-            Of several properties each value is a list, with nan for those that were not measured
     msp     first: number of residues of the wild type, which come before those of the mutant; mutated: rows of the
             mutated residues, [wild type, mutant]; label: 1 if the mutation stabilises the complex, else 0
     pip     first: number of residues of the first protein; pairs (K, 2): rows of the positive pairs; ambiguous: rows of
@@ -39,11 +37,11 @@ class Samples(torch.utils.data.Dataset):
 
     Args:
         store: entries with the labels of this task.
-        classes: their names, in the order of the outputs (EC, tables).
+        classes: their names, in the order of the outputs (EC).
         max_residues: of each structure, only so many residues: those nearest to the mutation (MSP), or a window that is
-            drawn anew in every epoch, with a residue that has a label (EC, PSR, tables). None for all.
+            drawn anew in every epoch (EC, PSR). None for all.
 
-    Raises StoreError if there is no sample: no structure has a label, or none of the residues that have one.
+    Raises StoreError if there is no sample.
     """
 
     collate = staticmethod(pack_samples)
@@ -82,6 +80,10 @@ class Samples(torch.utils.data.Dataset):
             raise StoreError(f"{self.store.path}: {self.store.names[index]} has no labels, it is a plain structure")
         return labels
 
+    def group(self, index: int) -> str:
+        """The structure that an entry is of: what is drawn again as a whole."""
+        return self.store.names[index]
+
     def targets(self) -> np.ndarray:
         """All targets (K, ...), for `Task.fit`; empty for tasks that do not need them."""
         return np.zeros(0)
@@ -98,21 +100,10 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Unlabelled(Samples):
-    """Structures without labels, from any store. With `residues` every residue has a name of its own."""
-
-    def __init__(self, store: ProteinStore, residues: bool = False):
-        super().__init__(store)
-        self.residues = residues
+    """Structures without labels, from any store."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        sample = self.whole(key[1], torch.full((1,), torch.nan), "")
-        if not self.residues:
-            return sample
-        (name,) = sample.names
-        places = [place_of(*position) for position in self.store.positions(key[1])]
-        names = tuple(f"{name}:{place}" for place in places)
-        target = sample.target.expand(len(names))
-        return replace(sample, target=target, names=names, groups=(name,) * len(names))
+        return self.whole(key[1], torch.full((1,), torch.nan), "")
 
 
 def place_of(chain: str, number: int, code: str) -> str:
@@ -121,39 +112,27 @@ def place_of(chain: str, number: int, code: str) -> str:
 
 
 class ValueSamples(Samples):
-    """EC, PSR and tables of the user's own: a structure and its value, or K of its residues and their values."""
+    """EC and PSR: a structure and its value."""
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         epoch, index = key  # one sample per entry
-        labels = self.labels(index)
-        name = self.store.names[index]
-        target = torch.tensor(self.target(labels).tolist())
-        rows = torch.tensor(labels.get("rows", ()), dtype=torch.long)
-        start, length = self.window(epoch, index, rows)
-        sample = self.whole(index, target, labels.get("target", name), start, length)
-        if "places" not in labels:
-            return sample
+        target = torch.tensor(self.target(self.labels(index)).tolist())
+        return self.whole(index, target, self.group(index), *self.window(epoch, index))
 
-        # Of labelled residues, those in the window.
-        inside = ((rows >= start) & (rows < start + length)).nonzero()[:, 0]
-        focus = torch.zeros_like(sample.focus)
-        focus[rows[inside] - start] = True
-        names = tuple(f"{name}:{labels['places'][i]}" for i in inside.tolist())
-        return replace(sample, focus=focus, target=target[inside], names=names, groups=(name,) * len(names))
+    def group(self, index: int) -> str:
+        return self.labels(index).get("target", self.store.names[index])
 
-    def window(self, epoch: int, index: int, rows: Tensor) -> tuple[int, int]:
-        """First residue and length of what is kept of an entry: at most `max_residues`, one of `rows` among them."""
+    def window(self, epoch: int, index: int) -> tuple[int, int]:
+        """First residue and length of what is kept of an entry: at most `max_residues`."""
         size = self.store.num_residues(index)
         if self.max_residues is None or size <= self.max_residues:
             return 0, size
         random = np.random.default_rng([0, epoch, index])
-        first = 0
-        last = size - self.max_residues
-        if len(rows):
-            row = int(rows[random.integers(len(rows))])
-            first = max(first, row - self.max_residues + 1)
-            last = min(last, row)
-        return int(random.integers(first, last + 1)), self.max_residues
+        return self.first_row(index, size - self.max_residues, random), self.max_residues
+
+    def first_row(self, index: int, last: int, random: np.random.Generator) -> int:
+        """Where a window begins, `last` at most."""
+        return int(random.integers(last + 1))
 
     def target(self, labels: dict) -> np.ndarray:
         """The values of an entry: (K,) numbers or indices of classes, (K, C) 0 or 1 for several classes at once."""
@@ -167,12 +146,8 @@ class ValueSamples(Samples):
             row[[self.class_index[name] for name in present if name in self.class_index]] = 1
         return target
 
-    @property
-    def num_targets(self) -> int:
-        return sum(len(self.labels(i)["values"]) for i in range(len(self)))
-
     def targets(self) -> np.ndarray:
-        """The values of all structures or residues."""
+        """The values of all structures."""
         return np.concatenate([self.target(self.labels(i)) for i in range(len(self))])
 
 
@@ -189,8 +164,11 @@ class MutationSamples(Samples):
             focus = torch.zeros(protein.num_residues, dtype=torch.bool)
             focus[torch.tensor(rows) - start] = True
             sides.append(self._around(protein, focus))
-        group = re.sub(r"_[^_]+$", "", name.partition("#")[0])  # the complex: its mutations are not independent
-        return _pair(sides, labels["label"], name, group)
+        return _pair(sides, labels["label"], name, self.group(index))
+
+    def group(self, index: int) -> str:
+        """The complex: its mutations are not independent."""
+        return re.sub(r"_[^_]+$", "", self.store.names[index].partition("#")[0])
 
     def targets(self) -> np.ndarray:
         return np.array([float(self.labels(i)["label"]) for i in range(len(self))])

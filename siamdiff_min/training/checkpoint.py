@@ -74,13 +74,7 @@ def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
             raise ConfigError(
                 f"{flag(name, value)} does nothing: the function that builds {config.method} lacks {name}"
             )
-    objective = build(encoder, config.level, config.preset, **own)
-    if own.get("ablation") == "no-clash-check":
-        conventions = getattr(getattr(objective, "draw_conformer", None), "conventions", None)
-        if conventions is None or conventions.clash_check:  # of a plugin that passes over the option
-            problem = f"{config.method} checks for clashes all the same, or draws no side chains"
-            raise ConfigError(f"--ablation no-clash-check does nothing: {problem}")
-    return objective
+    return build(encoder, config.level, config.preset, **own)
 
 
 def takes(function: Callable, name: str) -> bool:

@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -75,51 +74,37 @@ def evaluate(
     # Each batch is a protein, or as many as are compared with one another.
     batches = valid_keys(data.indices, getattr(objective, "compared", 1))
 
-    def measure(b: int, batch, names: list[str]) -> list[Measured]:
+    def measure(b: int, batch, names: list[str]) -> list[tuple]:
         found = []
         for draw in range(DRAWS):
             generator = HeldOutNoise(ranks.device, ",".join(names), draw, DRAWS)
             loss, logs = objective(batch, generator)
             record = logs | {"loss": Mean.of(loss.double().expand(len(names)))}
-            found.append(Measured(b, ",".join(names), draw, record))
+            found.append(((b, draw, ",".join(names)), record))
         return found
 
     # The means over everything that was measured, on all processes.
     of_batches = each_batch(objective, batches, data.dataset, config, ranks, measure)
     measured = [one for of_batch in of_batches for one in of_batch]
-    found = totals([one.record for one in measured], ranks)
+    found = totals([record for _, record in measured], ranks)
     values = {name: statistic.value(total) for name, (statistic, total) in found.items()}
 
-    # And a row for each protein and draw.
+    # And a row for each protein and draw. The values of baselines are those of the best constant of all proteins.
     if file is not None:
-        rows = ranks.all_gather([one.row(found) for one in measured])
+        ordered = [name for name, _ in in_order(values)]
+        titles = ordered + [name for name in values if name not in ordered]
+        rows = [(*place, *shares(record, titles, found)) for place, record in measured]
+        rows = sorted(ranks.all_gather(rows))
         if ranks.rank == 0:
-            measures = [name for name, _ in in_order(values)]
-            titles = measures + [name for name in values if name not in measures]
-            write_rows(file, [("protein", "draw", *titles), *(as_cells(row, titles) for row in sorted(rows))])
+            write_rows(file, [("protein", "draw", *titles), *((name, draw, *cells) for _, draw, name, *cells in rows)])
     return {"samples": len(data.indices), **values} if values else {}
 
 
-class Measured(NamedTuple):
-    """What one draw of noise gave for one held-out protein."""
-
-    batch: int
-    protein: str
-    draw: int
-    record: Record
-
-    def row(self, found: Mapping) -> tuple[int, int, str, dict[str, float]]:
-        """Its place, its name, and its values; those of constants are of the best constant of all proteins."""
-        values = {}
-        for name, log in self.record.items():
-            if name in found:
-                statistic, total = found[name]
-                values[name] = statistic.share(log.sums.double().tolist(), total)
-        return self.batch, self.draw, self.protein, values
-
-
-def as_cells(row: tuple, titles: Sequence[str]) -> list:
-    """A row of valid.tsv; the cell of what was not measured is empty."""
-    _, draw, protein, values = row
-    cells = [values.get(title, math.nan) for title in titles]
-    return [protein, draw, *("" if math.isnan(cell) else f"{cell:.9g}" for cell in cells)]
+def shares(record: Record, titles: Sequence[str], found: Mapping) -> list[str]:
+    """The values of one draw of noise by their titles; "" if one was not measured."""
+    cells = []
+    for title in titles:
+        statistic, total = found[title]
+        value = statistic.share(record[title].sums.double().tolist(), total) if title in record else math.nan
+        cells.append("" if math.isnan(value) else f"{value:.9g}")
+    return cells

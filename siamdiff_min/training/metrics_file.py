@@ -46,21 +46,18 @@ def summary(path: Path) -> str:
 
     The loss of the best constant prediction stands beside every loss.
     """
-    # The first and the last value of each measure, by stage and split: not every line has every measure.
-    first: dict[tuple, dict] = {}
-    last: dict[tuple, dict] = {}
-    for text in path.read_text().splitlines():
-        line = json.loads(text)
-        key = line.get("stage", 1), line["split"]
-        first[key] = line | first.get(key, {})
-        last[key] = last.get(key, {}) | line
+    # Of each measure, by stage and split: not every line has every measure.
+    values: dict[tuple, tuple[float, float, str]] = {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        for name, end in in_order(line):
+            key = line.get("stage", 1), line["split"], name
+            start = values[key][0] if key in values else end
+            values[key] = start, end, of_baseline(name, line)
 
     rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10} (of a constant)"]
-    for key in sorted(last):
-        stage, split = key
-        for name, end in in_order(last[key]):
-            if not name.endswith("_per_second"):
-                start = first[key][name]
-                baseline = of_baseline(name, last[key])
-                rows.append(f"{stage:<5}  {split:5}  {name:24}  {start:>10.4g}  {end:>10.4g}{baseline}")
+    for key in sorted(values, key=lambda key: key[:2]):
+        stage, split, name = key
+        start, end, baseline = values[key]
+        if not name.endswith("_per_second"):
+            rows.append(f"{stage:<5}  {split:5}  {name:24}  {start:>10.4g}  {end:>10.4g}{baseline}")
     return "\n".join(rows)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shlex
+import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -18,7 +19,7 @@ from torch.utils.data import Subset
 
 from ..encoders.weights import CHECKPOINT, find_weights, load_weights, not_readable, read_weights
 from ..files import ConfigError, checksum, write_file, writing
-from ..machine import git_commit, peak_memory, versions
+from ..machine import peak_memory, versions
 from . import checkpoint
 from .config import check_resumable, flag
 from .metrics_file import shown
@@ -286,10 +287,20 @@ def provenance(config: Namespace, ranks: Ranks) -> dict:
 
 
 def commits(config: Namespace) -> dict[str, str]:
-    """The commit of the package and of each plugin, if they lie in a repository of git."""
+    """The commit of the package and of each plugin, if they lie in a repository of git, and "changed" if it has."""
     files = {"siamdiff_min": Path(__file__), **{str(file): Path(file) for file in config.plugin or []}}
-    found = {name: git_commit(file) for name, file in files.items()}
-    return {name: commit for name, commit in found.items() if commit}
+    found = {}
+    for name, file in files.items():
+        git = ["git", "-C", str(file.resolve().parent)]
+        tracked = [*git, "ls-files", "--error-unmatch", file.name]
+        commit = [*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=, changed"]
+        try:
+            done = [subprocess.run(x, capture_output=True, text=True, timeout=10) for x in (tracked, commit)]
+        except (OSError, subprocess.TimeoutExpired):  # no git here
+            return {}
+        if not any(x.returncode for x in done):
+            found[name] = done[1].stdout.strip()
+    return found
 
 
 def started_from(config: Namespace) -> dict[str, str | int] | None:

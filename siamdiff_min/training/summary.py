@@ -5,18 +5,11 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..downstream.metrics import LESS_IS_BETTER
 from ..downstream.tasks import Task
 from .config import FINETUNE, flag
 from .ranks import Ranks
 
 COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
-THAN = {  # the side of a difference, in words
-    "better": "better than",
-    "worse": "worse than",
-    "untold": "not told apart from",
-    "other": "other than",  # where nobody says which values are better
-}
 COUNTED = {"sequences": " of {} sequences or families", "positives": ", {} positive"}
 
 
@@ -97,13 +90,11 @@ def counted(results: Mapping, how: str = "") -> str:
 def table(results: Mapping, words: Mapping[str, str] | None = None, more: Mapping[str, Mapping] | None = None) -> list:
     """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs.
 
-    `words` say of a metric how it compares with the baseline; by default the interval of the difference does. `more`
-    columns follow.
+    `words` say of a metric how it compares with the baseline. `more` columns follow.
     """
     test = results["test"]
     columns = {title: results[name] for name, title in COLUMNS.items() if results.get(name)}
-    words = beside(gains_of(results)) if words is None else words
-    if any(words.values()):
+    if words and any(words.values()):
         columns[""] = words
     columns |= more or {}
 
@@ -119,40 +110,6 @@ def table(results: Mapping, words: Mapping[str, str] | None = None, more: Mappin
             of_seeds = [f"{of_seed.get(seed, math.nan):.4g}" for seed in test]
             rows.append([name, *of_seeds, *[""] * len(columns)])
     return rows
-
-
-def gains_of(results: Mapping) -> dict[str, str]:
-    """The side of every metric on which it is of the baseline, if the interval of the difference is known."""
-    gains = {name: results["gain_interval"].get(name) for name in results["mean"]}
-    return {name: side(name, gain, results["direction"]) if gain else "" for name, gain in gains.items()}
-
-
-def beside(sides: Mapping[str, str]) -> dict[str, str]:
-    """What a table says of every metric beside the value that it is compared with."""
-    return {name: f"{THAN[side]} it" if side else "" for name, side in sides.items()}
-
-
-def less_is_better(measure: str, direction: Mapping) -> bool | None:
-    """Whether less of a measure is better; None if nobody said so of a measure of a plugin.
-
-    `direction` is what results.json says; losses of pre-training are not in it.
-    """
-    if measure in direction:
-        return {"min": True, "max": False, None: None}[direction[measure]]
-    return measure.partition(":")[0] in LESS_IS_BETTER or measure.endswith(("loss", "error"))
-
-
-def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
-    """The side of a difference, from its interval: better, worse, untold; other if nobody says which is better."""
-    low, high = gain
-    less = less_is_better(measure, direction)
-    if less is None:
-        return "untold" if low <= 0 <= high else "other"
-    if less:
-        low, high = -high, -low
-    if low > 0:
-        return "better"
-    return "worse" if high < 0 else "untold"
 
 
 def cell(value) -> str:

@@ -69,7 +69,7 @@ def known_of(task: Task, datasets: Mapping[str, Dataset], learned: str) -> dict:
     """What is known before anything is learned: the sizes of the splits, the baseline of the one to learn from."""
     sizes = {}
     for split, x in datasets.items():
-        sizes[split] = {"samples": x.num_targets, "structures": len(set(x.entry))}
+        sizes[split] = {"samples": x.num_targets, "structures": len({*map(x.group, set(x.entry))})}
     if learned not in datasets:
         return {"splits": sizes}
     targets = datasets[learned].targets()

@@ -1,14 +1,12 @@
 """Every task learns four samples by heart, reads what it should, is scored the same on any number of ranks."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from conftest import move
 from given import CLASSES, dataset, encoder
-from sklearn.linear_model import LogisticRegression, Ridge
 
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import TASKS
@@ -18,8 +16,6 @@ from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.sets.sets import SETS
-from siamdiff_min.tools.table import linear
-from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training import evaluation, ranks, results
 from siamdiff_min.training.config import TABLE_5, TABLE_6, finetune_options
 
@@ -187,92 +183,3 @@ def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_classes():
 def test_readout_at_residue_level(size):
     """The sum of App. D in the paper's network alone."""
     assert ENCODERS["gearnet"]("residue", size).readout is (segment_sum if size == "paper" else segment_mean)
-
-
-@pytest.mark.parametrize(("kind", "outputs", "logit"), [("binary", 1, 18.0), ("labels", 2, 18.0), ("classes", 2, 9.0)])
-def test_large_logits_are_no_ties(kind, outputs, logit):
-    """In float32 the sigmoid of 17 and of 30 is 1."""
-    task = table_task(ENCODERS["gearnet"]("residue", "tiny"), outputs, kind)
-    logits = torch.tensor([logit, 1.3 * logit, 1.6 * logit])[:, None] * torch.tensor([1.0, -1.0])[:outputs]
-    assert len(task.to_prediction(logits).unique()) == logits.numel()
-
-
-# ---- the linear head in closed form ----------------------------------------------------------------------------------
-
-
-RANDOM = np.random.default_rng(0)
-GROUPS = np.repeat(np.arange(40), 2)
-
-
-def features(width: int) -> tuple[np.ndarray, np.ndarray]:
-    """80 rows with features of all sizes, one of them constant, and a value that depends on them."""
-    x = RANDOM.normal(size=(80, width)) * RANDOM.uniform(0.01, 100, width) + RANDOM.normal(size=width)
-    x[:, 0] = 7
-    return x, (x - x.mean(0))[:, 1:4].sum(1) / 30 + RANDOM.normal(size=80) * 0.1
-
-
-@pytest.mark.covers
-@pytest.mark.parametrize("width", [6, 300])
-@pytest.mark.parametrize("kind", linear.LOSSES)
-def test_the_head_is_that_of_scikit_learn(kind, width):
-    x, y = features(width)
-    if kind != "regression":
-        y = np.digitize(y, np.quantile(y, [0.3, 0.6] if kind == "classes" else [0.5])).astype(float)
-    head = linear.fit(x, y, GROUPS, kind, 4)  # the last class is never there
-    z = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
-    penalty = head.penalty[0]
-    if kind == "regression":
-        expected = Ridge(penalty).fit(z, y).predict(z)
-        assert np.allclose(head(x)[:, 0], expected, rtol=1e-10, atol=1e-10)
-        return
-    model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=10_000).fit(z, y)
-    found = head(x)[:, 0]
-    if kind == "classes":
-        share = np.exp(head(x))
-        assert (share[:, 3] / share.sum(1) < 0.05).all()
-        found = share[:, :3] / share[:, :3].sum(1, keepdims=True)
-    expected = model.predict_proba(z) if kind == "classes" else model.decision_function(z)
-    assert np.allclose(found, expected, atol=0.02)
-
-
-def test_every_output_has_its_own_penalty_and_its_own_rows():
-    x, y = features(6)
-    both = np.stack([y, RANDOM.normal(size=80)], 1)
-    both[::3, 0] = np.nan
-    head, there = linear.fit(x, both, GROUPS, "regression"), ~np.isnan(both[:, 0])
-    alone = linear.fit(x[there], y[there], GROUPS[there], "regression")
-    assert np.array_equal(head.weight[:1], alone.weight) and head.penalty[0] < head.penalty[1]
-
-
-def test_one_class_only_has_the_odds_of_half_a_row():
-    x, _ = features(6)
-    head = linear.fit(x, np.ones(80), GROUPS, "binary")
-    assert np.allclose(head(x), np.log(160))
-
-
-def test_a_head_that_does_not_converge_warns_nobody(monkeypatch):
-    """Warnings are errors in tests. One step is too few for any penalty."""
-    solver = linear.LogisticRegression
-    monkeypatch.setattr(linear, "LogisticRegression", lambda C, max_iter: solver(C=C, max_iter=1))
-    random = np.random.default_rng(0)
-    x = random.normal(size=(40, 5))
-    head = linear.fit(x, (x[:, 0] > 0) * 1.0, np.arange(40), "binary")
-    assert np.isfinite(head.weight).all() and np.abs(head.weight).argmax() == 0
-
-
-def test_folds_keep_groups_together_and_are_alike():
-    y = RANDOM.permutation(np.repeat([0.0, 1.0], [30, 10])).repeat(2)
-    fold = linear.folds_of(y, GROUPS, 5)
-    assert (fold[::2] == fold[1::2]).all() and np.bincount(fold).tolist() == [16] * 5
-    assert np.bincount(fold, y).tolist() == [4] * 5
-    with pytest.raises(ValueError, match="41 folds need as many different structures with a value, there are 40"):
-        linear.folds_of(y, GROUPS, 41)
-
-
-def test_no_row_is_scored_by_a_head_that_has_seen_its_group():
-    """Random features, and copies of every row: a head that had seen the copy would be right."""
-    x, y = RANDOM.normal(size=(40, 200)).repeat(2, 0), RANDOM.normal(size=40).repeat(2)
-    fit = partial(linear.fit, kind="regression")
-    seen = linear.out_of_fold(fit, x, y, np.arange(80), 10)[:, 0]
-    apart = linear.out_of_fold(fit, x, y, GROUPS, 10)[:, 0]
-    assert np.corrcoef(seen, y)[0, 1] > 0.8 and abs(np.corrcoef(apart, y)[0, 1]) < 0.5

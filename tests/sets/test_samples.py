@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import real_protein
 from given import Given, dataset, entries, structure, surroundings
 from helpers import assert_equal
 
+from benchmarks.pdb import write_pdb
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA, RESIDUE_INDEX, O
@@ -17,6 +19,7 @@ from siamdiff_min.protein.geometry import length
 from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import StoreError, open_store
 from siamdiff_min.reading.structure import join
+from siamdiff_min.sets.labelled_set import alpha_carbons_alone
 from siamdiff_min.sets.samples import SAMPLES, Unlabelled, pack_lists
 from siamdiff_min.sets.sets import SETS
 
@@ -51,24 +54,7 @@ def test_a_plain_store_has_no_labels(tmp_path):
     assert sample.target.isnan().all() and sample.protein.num_residues == 51 and sample.names == ("a",)
 
 
-def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
-    """Values stay at their residues: here each is the number of its row."""
-    rows = [0, 1, 30, 49, 50]
-    labels = {"kind": "regression", "values": [float(row) for row in rows], "rows": rows, "places": [*map(str, rows)]}
-    origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure(**labels))], []))
-    store, starts = open_store(origin, store=tmp_path / "s"), set()
-    for epoch in range(60):
-        sample = SAMPLES["table"](store, max_residues=10)[epoch, 0]
-        assert_equal_samples(sample, SAMPLES["table"](store, max_residues=10)[epoch, 0])
-        start = int(sample.target[0]) - int(sample.focus.nonzero()[0])
-        window = range(start, start + 10)
-        assert sample.target.tolist() == [row for row in rows if row in window] and 0 <= start <= 41
-        assert (sample.focus.nonzero()[:, 0] + start).tolist() == sample.target.tolist()
-        assert torch.equal(sample.protein.pos, store.read(0, start, 10).pos)
-        assert sample.names == tuple(f"a:{int(row)}" for row in sample.target.tolist())
-        starts.add(start)
-    assert len(starts) > 10  # of 14
-    assert SAMPLES["table"](store)[0, 0].protein.num_residues == 51
+def test_crops_of_psr_are_windows(tmp_path):
     assert dataset("psr", tmp_path, 3)[0, 2].groups == ("t0",)  # the protein that it is a model of
     whole = dataset("psr", tmp_path, max_residues=20)[3, 1]
     assert whole.protein.num_residues == 20 and whole.focus.all() and whole.target.shape == (1,)
@@ -201,3 +187,13 @@ def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
         pairs, touch = data.pairs(epoch, 0)
         assert sorted(map(tuple, pairs[touch == 0].tolist())) == [(1, 2), (1, 3)]
         assert len(set(map(tuple, pairs[touch == 1].tolist())) & {(0, 2), (0, 3), (1, 4), (0, 4)}) == 2
+
+
+def test_structures_of_alpha_carbons_alone_are_counted(tmp_path):
+    protein = real_protein("1LCD_A", torch.float32)
+    write_pdb(tmp_path / "whole.pdb", protein)
+    write_pdb(tmp_path / "carbons.pdb", protein.alpha_carbons())
+    store = open_store(tmp_path, workers=1)
+    assert alpha_carbons_alone(store).startswith("1 of 2 structures have alpha carbons alone (carbons), and this model")
+    (tmp_path / "carbons.pdb").unlink()
+    assert alpha_carbons_alone(open_store(tmp_path, workers=1)) == ""

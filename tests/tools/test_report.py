@@ -20,13 +20,14 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.tools.evidence import wording
+from siamdiff_min.tools.evidence.wording import finish
 from siamdiff_min.tools.report import captions, figures
 from siamdiff_min.tools.report import command as report
 from siamdiff_min.tools.report.runs import RunFolder, read_predictions
 from siamdiff_min.tools.table.results import TablePredictions, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.config import finetune_options, pretrain_options
-from siamdiff_min.training.results import Predictions, write_predictions, write_results
+from siamdiff_min.training.results import Predictions, result_of, write_predictions
 
 RNG = np.random.default_rng(0)
 SCORES = {
@@ -61,7 +62,8 @@ def finetuned(out: Path, task: str, seeds=(0, 7), shift: float = 0.0, *options) 
     targets = {"ec": np.eye(3)[[0, 0, 1]], "res": np.array([3, 3, 4])}.get(task, np.array([0.0, 1.0, 1.0, 0.5]))
     model.known = {"answer": model.baseline(targets), "splits": {"train": {"samples": config.global_batch_size}}}
     tested = {seed: predictions(task, shift) for seed in seeds}
-    write_results(out / "results.json", config, model, tested, {str(seed): 2.0 for seed in seeds})
+    result = result_of(config, model, tested, {str(seed): 2.0 for seed in seeds}, {})
+    finish(out / "results.json", result, model, tested)
     for seed in seeds:
         folder, first = out / f"seed-{seed}", model.measures[0]
         write_lines(folder, [{"step": s, "epoch": s - 1, "split": "valid", first: 0.1 * s} for s in (1, 2, 3)])
@@ -221,7 +223,8 @@ def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
         model = TASKS["table"](ENCODER)
         model.known = {"answer": model.baseline(target)}
         tested = {0: Predictions(names, names, target + 0.1 * (run == "c"), target + scale * noise)}
-        write_results(tmp_path / run / "results.json", finetune_options(["--task", "table"]), model, tested, {})
+        result = result_of(finetune_options(["--task", "table"]), model, tested, {}, {})
+        finish(tmp_path / run / "results.json", result, model, tested)
     monkeypatch.chdir(tmp_path)
     words = {}
     for other in ("b", "c"):

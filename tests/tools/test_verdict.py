@@ -9,12 +9,11 @@ import pytest
 
 from siamdiff_min.downstream import metrics
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.tools.evidence import verdict, wording
+from siamdiff_min.tools.evidence import bootstrap, verdict, wording
 from siamdiff_min.tools.evidence.conformal import within
 from siamdiff_min.tools.table.folds import baseline_of_folds
 from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, decisive, write_table_results
 from siamdiff_min.tools.table.task import table_task
-from siamdiff_min.training import results
 from siamdiff_min.training.results import write_predictions
 
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
@@ -23,7 +22,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def _draws(monkeypatch):
-    monkeypatch.setattr(results, "MOST_DRAWS", 200)
+    monkeypatch.setattr(bootstrap, "MOST_DRAWS", 200)
 
 
 def test_options_that_play_no_part_are_not_among_those_of_a_run():
@@ -69,7 +68,7 @@ def test_better_than_the_baseline_and_the_floor(tmp_path):
     noise = table_of(tmp_path, target, 0.01 * random.normal(size=40), 0.01 * random.normal(size=40))
     assert noise["verdict"]["rmse"] == noise["floor"]["verdict"]["rmse"] == "untold"
     turned = table_of(tmp_path, target, -good)
-    assert {*turned["verdict"].values()} == {"worse"} and "floor" not in turned
+    assert {*turned["verdict"].values()} == {"worse"} and not turned["floor"]
     decided = {"metric": "rmse", "baseline": "better", "composition": "better", "features": "length and composition"}
     assert found["decision"] == decided | {"few": None}
 
@@ -127,7 +126,7 @@ def test_copies_are_drawn_and_dealt_out_together(tmp_path):
     low, high = np.diff([found["interval"]["rmse"], alone["interval"]["rmse"]])[:, 0]
     assert low > 1.5 * high
     few = table_of(tmp_path, target[:30], prediction[:30], units=units[:30])
-    assert few["no_interval"] == "of 6 sequences, too few to draw again: it takes 8" and "verdict" not in few
+    assert few["no_interval"] == "of 6 sequences, too few to draw again: it takes 8" and not few["verdict"]
 
 
 def test_rare_classes_are_counted_in_each_property(tmp_path):

@@ -444,24 +444,6 @@ def test_an_option_that_the_builder_of_a_plugin_does_not_take_is_refused(monkeyp
         checkpoint.new_objective(encoder, options)
 
 
-def test_an_ablation_that_does_nothing_is_refused(monkeypatch):
-    """A plugin's method that passes the option over; siamdiff itself leaves the check out."""
-    for name, build in {"siamdiff": OBJECTIVES["siamdiff"], "bend": lambda *a, ablation, head_dim: bend(*a)}.items():
-        monkeypatch.setitem(OBJECTIVES, name, build)
-
-    def bend(encoder, level, preset):
-        return OBJECTIVES["siamdiff"](encoder, level, preset)
-
-    encoder = ENCODERS["gearnet"]("atom", "tiny")
-    options = Namespace(method="siamdiff", level="atom", preset="paper", ablation="no-clash-check", head_dim=None)
-    assert not checkpoint.new_objective(encoder, options).draw_conformer.conventions.clash_check
-    option = PRETRAIN["ablation"]._replace(only=["siamdiff", "bend"])
-    monkeypatch.setitem(PRETRAIN, "ablation", option)
-    monkeypatch.setitem(PRETRAIN, "head_dim", PRETRAIN["head_dim"]._replace(only=["siamdiff", "bend"]))
-    with pytest.raises(ConfigError, match="no-clash-check does nothing: bend checks for clashes all the same"):
-        checkpoint.new_objective(encoder, Namespace(**{**vars(options), "method": "bend"}))
-
-
 def test_a_validation_that_is_no_number_is_said_each_time(tmp_path, capsys):
     """The poisoned protein is held out; training goes on."""
     objective = standin.Objective(poison=-1.0)  # every protein

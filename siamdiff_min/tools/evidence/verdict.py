@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...downstream.metrics import LESS_IS_BETTER
+from ...downstream.metrics import BEST
 from ...downstream.tasks import Task
 from ...training.results import Result
-from ...training.summary import side
 from . import permutation
 from .bootstrap import difference_interval
 
@@ -32,7 +31,7 @@ def errors_of_baseline(
     for which, prediction in own.items():
         for name, value in task.metrics(prediction, target, groups).items():
             absolute = name.startswith("mae")
-            if name.partition(":")[0] in LESS_IS_BETTER and absolute == (which == "median"):
+            if BEST.get(name.partition(":")[0]) == "min" and absolute == (which == "median"):
                 found[name] = value
     return found
 
@@ -53,13 +52,13 @@ class Verdict:
         return self.baseline == "better" and self.composition in ("", "better")
 
 
-def decide(metric: str, found: Result, judgement: Mapping, floor: Mapping) -> Verdict:
+def decide(metric: str, result: Result, verdicts: Mapping, floor: Mapping) -> Verdict:
     """The verdict on a table, from its metrics, the sides of all metrics, and those of the floor."""
-    if found.few:
-        return Verdict(metric, "too_few", few=found.few._asdict())
-    if not np.isfinite(found.mean[metric]):
+    if result.too_few:
+        return Verdict(metric, "too_few", few=dict(result.too_few))
+    if not np.isfinite(result.mean[metric]):
         return Verdict(metric, "unmeasured")
-    baseline = judgement["verdict"].get(metric, "")
+    baseline = verdicts.get(metric, "")
     composition = floor.get("verdict", {}).get(metric, "")
     return Verdict(metric, baseline, composition, floor.get("features", ""))
 
@@ -127,3 +126,29 @@ def against_floor(task: Task, difference: Mapping, verdicts: Mapping, floor_verd
         of_better_one = floor_verdicts if told == "worse" else verdicts
         found[name] = told if of_better_one.get(name) == "better" else "untold"
     return found
+
+
+# ---- sides -----------------------------------------------------------------------------------------------------------
+
+
+def less_is_better(measure: str, direction: Mapping) -> bool | None:
+    """Whether less of a measure is better; None if nobody said so of a measure of a plugin.
+
+    `direction` is what results.json says; losses of pre-training are not in it.
+    """
+    if measure in direction:
+        return {"min": True, "max": False, None: None}[direction[measure]]
+    return BEST.get(measure.partition(":")[0]) == "min" or measure.endswith(("loss", "error"))
+
+
+def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:
+    """The side of a difference, from its interval: better, worse, untold; other if nobody says which is better."""
+    low, high = gain
+    less = less_is_better(measure, direction)
+    if less is None:
+        return "untold" if low <= 0 <= high else "other"
+    if less:
+        low, high = -high, -low
+    if low > 0:
+        return "better"
+    return "worse" if high < 0 else "untold"

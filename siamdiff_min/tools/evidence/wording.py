@@ -3,9 +3,19 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ...downstream.tasks import Task
 from ...training import summary as training
-from ...training.summary import THAN, beside, lines_of, side, table
-from .verdict import Verdict
+from ...training.results import Predictions, Result, write_results
+from ...training.summary import lines_of, table
+from .bootstrap import draw, with_intervals, write_draws
+from .verdict import Verdict, side
+
+THAN = {  # the side of a difference, in words
+    "better": "better than",
+    "worse": "worse than",
+    "untold": "not told apart from",
+    "other": "other than",  # where nobody says which values are better
+}
 
 NAMES = {
     "spearman": "Spearman's rho",
@@ -95,13 +105,28 @@ def advice(verdict: Verdict) -> str:
 # ---- all measures ----------------------------------------------------------------------------------------------------
 
 
+def finish(path: Path, result: Result, task: Task, tested: Mapping[int, Predictions]) -> str:
+    """Write results.json of one of the paper's tasks, with intervals, and draws.npz; returns it in words."""
+    groups = next(iter(tested.values())).groups
+    draws = draw(task, tested, groups)
+    result = with_intervals(result, draws)
+    write_results(path, result)
+    write_draws(path, tested, draws)
+    return summary(vars(result), path)
+
+
 def summary(results: Mapping, path: Path) -> str:
-    """The content of a table's results.json as a finished run prints it: as of any run, and the verdict."""
+    """The content of results.json as a finished run prints it: a table, and of tables the verdict."""
     *lines, last = lines_of(*counted(results), rows(results), results["no_interval"], path)
     words = sentence(verdict_of(results))
     if words:
         lines.append(f"verdict     {words}")
     return "\n".join([*lines, last])
+
+
+def beside(sides: Mapping[str, str]) -> dict[str, str]:
+    """What a table says of every metric beside the value that it is compared with."""
+    return {name: f"{THAN[side]} it" if side else "" for name, side in sides.items()}
 
 
 def counted(results: Mapping) -> tuple[str, str]:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from ...downstream.tasks import TASKS
 from ...files import printable
-from ...training.summary import THAN
-from ...training.summary import side as side_of
 from ..evidence import wording
-from ..evidence.wording import show
+from ..evidence.verdict import side as side_of
+from ..evidence.wording import THAN, show
 from . import comparison
 from .runs import RunFolder
 

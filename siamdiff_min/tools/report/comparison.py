@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from ...training.results import interval
+from ..evidence.bootstrap import interval
 from .runs import RunFolder
 
 # Two draws of noise at the same steps t differ by less, large and small noise by more: 2.88 and 1.80 (residue level).

@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 from ...downstream.metrics import spearman
 from ...files import printable
-from ...training.summary import less_is_better
+from ..evidence.verdict import less_is_better
 from ..evidence.wording import show
 from .captions import text
 from .comparison import over_proteins

@@ -17,7 +17,7 @@ import numpy as np
 from ...files import SiamDiffError, read_rows, structure_errors
 from ...training.config import PRETRAIN
 from ...training.metrics_file import in_order
-from ...training.results import DRAWS
+from ..evidence.bootstrap import DRAWS
 
 
 class RunFolder(NamedTuple):

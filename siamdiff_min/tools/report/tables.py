@@ -11,8 +11,8 @@ from typing import NamedTuple
 from scipy.stats import rankdata
 
 from ...files import printable, write_file, write_rows
-from ...training.summary import THAN, less_is_better, side
-from ..evidence.wording import show, title_of
+from ..evidence.verdict import less_is_better, side
+from ..evidence.wording import THAN, show, title_of
 from .comparison import NOTE, Row, compare, same_noise
 from .runs import RunFolder
 

@@ -22,7 +22,7 @@ from ...files import ConfigError
 from ...reading.sources import structure_files
 from ...reading.store import finished_store, open_store
 from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
-from ...sets.samples import Samples
+from ...sets.samples import Samples, Unlabelled
 from ...sets.sets import SETS
 from ...training import checkpoint, results, summary, tuning
 from ...training.config import for_seed, printed
@@ -34,6 +34,7 @@ from .features import GivenFeatures
 from .labelled import TableData
 from .options import table_options
 from .results import columns_of_doubt, keep_verdict, write_table_results
+from .samples import UnlabelledResidues
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -173,7 +174,7 @@ def apply(config: Namespace, source: str, task: Task, data: TableData, ranks: Ra
     in_store = finished_store(Path(source))  # which has its own entries
     origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
     residues = data.options.get("residues", False)
-    unlabelled = predict.open_unlabelled(config, origin, ranks, residues)
+    unlabelled = predict.open_unlabelled(config, origin, ranks, UnlabelledResidues if residues else Unlabelled)
     predictions = results.predict(task, unlabelled, config, ranks)
 
     model = weights.read_weights(best, weights.MODEL)

@@ -11,8 +11,10 @@ from ...files import StoreError, first_three
 from ...protein.constants import ONE_LETTER
 from ...reading.store import ProteinStore
 from ...sets.labelled_set import LabelledData
+from ...sets.samples import Samples
 from .labels import Row, residue_labels
 from .relatives import relatives
+from .samples import TableSamples
 
 HELD_OUT = 10  # of a table without splits, one structure in ten is for validation, one for test
 
@@ -25,6 +27,7 @@ class TableData(LabelledData):
     labels: Mapping = field(default_factory=dict)  # name -> its labels, see `with_labels`
     split_of: Mapping = field(default_factory=dict)  # name -> its split; "" if its sequence decides
     family_of: Mapping = field(default_factory=dict)  # name -> what it belongs to, if the table says
+    samples: type[Samples] = TableSamples
 
     def open(self, split: str, **options) -> ProteinStore | None:
         """The store of a split (see `open_store`), of the proteins that have labels.

@@ -8,12 +8,13 @@ from pathlib import Path
 from ...downstream.tasks import KINDS, TASKS
 from ...encoders import weights
 from ...files import ConfigError
-from ...sets.samples import SAMPLES, ValueSamples
+from ...sets.samples import SAMPLES
 from ...sets.sets import SETS
 from ...training import config as options
 from ...training.config import FINETUNE, FREE, PREDICTED, SWITCH, at_least, filled, flag, replace, row
 from .labelled import TableData
 from .labels import OPTIONS
+from .samples import TableSamples
 from .table_set import table_set
 from .task import table_task
 
@@ -62,7 +63,7 @@ def register() -> None:
     """Add the task, as the file of a --plugin would."""
     TASKS["table"] = table_task
     SETS["table"] = data_of
-    SAMPLES["table"] = ValueSamples
+    SAMPLES["table"] = TableSamples
     PREDICTED.append("table")
     options.OPTIONS["labels"] = ROWS
     FINETUNE.update({name: option for _, name, option in ROWS})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from ...downstream.tasks import Regression, Task
 from ...encoders import weights
-from ...training.results import Predictions, Result, numbers, result_of, write_content
+from ...training.results import Predictions, Result, numbers, result_of, write_results
 from ..evidence import verdict, wording
-from ..evidence.bootstrap import difference_interval
+from ..evidence.bootstrap import Draws, difference_interval, draw, with_intervals, write_draws
 from ..evidence.conformal import within
 from .folds import Permuted
 
@@ -29,32 +29,40 @@ class TablePredictions(Predictions):
     floor: TablePredictions | None = None  # of a linear head: those of the same head of length and composition
 
     @property
-    def drawn(self) -> Sequence[str]:
-        """(K,) the sequence or family that each sample is of."""
-        return self.units
-
-    @property
-    def drawn_are(self) -> str:
+    def units_are(self) -> str:
         """What is drawn again as a whole."""
         return "sequences" if len(set(self.units)) < len(set(self.groups)) else "structures"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableResult(Result):
+    """results.json of a table."""
+
+    chance: Mapping = field(default_factory=dict)  # see `shares_by_chance`
+    verdict: Mapping[str, str] = field(default_factory=dict)  # the side of every metric on which the baseline is not
+    floor: Mapping = field(default_factory=dict)  # of a linear head: the same head of length and composition
+    decision: Mapping | None = None  # see `Verdict`
 
 
 def write_table_results(
     path: Path, config: Namespace, task: Task, tested: Mapping[int, TablePredictions], epochs: Mapping, made: Mapping
 ) -> dict:
-    """Write results.json and draws.npz; returns the content of the first. See `training.results.write_results`."""
-    found, more = judged(task, tested)
-    floor = next(iter(tested.values())).floor
-    if floor:
-        more["floor"] = beside_floor(task, found, more, floor)
-    decision = verdict.decide(task.options["metric"], found, more, more.get("floor", {}))
-    more["decision"] = asdict(decision)
-    more |= {"best_epoch": epochs, "config": decisive(config, task), "made": made}
-    return write_content(path, config, task, tested, found, more)
+    """Write results.json and draws.npz; returns the content of the first."""
+    result, draws = judged(task, tested, config, epochs, made)
+    of_floor = next(iter(tested.values())).floor
+    floor = beside_floor(task, result, draws, of_floor) if of_floor else {}
+    decision = verdict.decide(task.options["metric"], result, result.verdict, floor)
+    config = decisive(config, task)
+    result = replace(result, floor=floor, decision=asdict(decision), config=config)
+    write_results(path, result)
+    write_draws(path, tested, draws)
+    return vars(result)
 
 
-def judged(task: Task, tested: Mapping[int, TablePredictions]) -> tuple[Result, dict]:
-    """Every metric on the test split; and if it is large enough the verdict, `chance` and `verdict` of results.json."""
+def judged(
+    task: Task, tested: Mapping[int, TablePredictions], config: Namespace, epochs: Mapping, made: Mapping
+) -> tuple[TableResult, Draws]:
+    """Every metric on the test split, with intervals; and if it is large enough the verdict on each."""
     any_seed = next(iter(tested.values()))
     baseline = task.known.get("answer")
 
@@ -67,33 +75,34 @@ def judged(task: Task, tested: Mapping[int, TablePredictions]) -> tuple[Result, 
         errors = verdict.errors_of_baseline(task, own, target, groups)
         return task.baseline_metrics(baseline, target, groups) | errors
 
-    found = result_of(task, tested, baseline_on)
-    if any_seed.drawn_are == "sequences":
-        found.counts["sequences"] = len(set(any_seed.units))
-    if found.few:
-        return found, {}
+    result = TableResult(**vars(result_of(config, task, tested, epochs, made, baseline_on)))
+    if any_seed.units_are == "sequences":
+        result.counts["sequences"] = len(set(any_seed.units))
+    draws = draw(task, tested, any_seed.units, any_seed.units_are, baseline_on)
+    result = with_intervals(result, draws)
+    if draws.few:
+        return result, draws
 
     # A test decides; if there is none, for a large table with folds, the draws.
     shares = verdict.shares_by_chance(task, [*tested.values()])
-    verdicts = verdict.against_baseline(task, shares, found.mean, found.baseline)
+    of_baseline = {name: value for name, value in result.constant.items() if value is not None}
+    verdicts = verdict.against_baseline(task, shares, result.mean, of_baseline)
     if not shares:
         units = len(set(any_seed.units))
-        verdicts = verdict.against_baseline_by_draws(task, found.mean, found.baseline, found.gains, units)
-    return found, {"chance": shares, "verdict": verdicts}
+        verdicts = verdict.against_baseline_by_draws(task, result.mean, of_baseline, draws.gain, units)
+    return replace(result, chance=shares, verdict=verdicts), draws
 
 
-def beside_floor(task: Task, found: Result, judgement: Mapping, floor: TablePredictions) -> dict:
+def beside_floor(task: Task, result: TableResult, draws: Draws, floor: TablePredictions) -> dict:
     """The same head of length and composition: its metrics, the difference to them, and the verdict on it."""
-    of_floor, of_floor_alone = judged(task, {0: floor})
+    of_floor, draws_of_floor = judged(task, {0: floor}, Namespace(), {}, {})
     difference = {}
-    for name, drawn in found.draws.items():
-        gap = found.mean[name] - of_floor.mean[name]
+    for name, drawn in draws.mean.items():
+        gap = result.mean[name] - of_floor.mean[name]
         units = len(set(floor.units))
-        gaps = drawn - of_floor.draws[name]
+        gaps = drawn - draws_of_floor.mean[name]
         difference[name] = difference_interval(gap, gaps, units, floor.fold is not None)
-    verdicts = {}
-    if judgement:
-        verdicts = verdict.against_floor(task, difference, judgement["verdict"], of_floor_alone["verdict"])
+    verdicts = verdict.against_floor(task, difference, result.verdict, of_floor.verdict)
     features = verdict.FLOOR[task.sees]
     return {"features": features, "mean": of_floor.mean, "difference_interval": difference, "verdict": verdicts}
 

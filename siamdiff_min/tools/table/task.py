@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...downstream import metrics
-from ...downstream.tasks import KINDS, Binary, Regression, Task
+from ...downstream.metrics import metric
+from ...downstream.sample import Sample
+from ...downstream.tasks import KINDS, Binary, Classes, Regression, Task
 from ...encoders.ops import MLP
 from ...files import ConfigError
 from ...statistics import Variance
@@ -36,12 +38,11 @@ def table_task(
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
     build = of_properties(KINDS[kind]) if properties else KINDS[kind]
-    task = build(encoder, num_outputs)
+    task = (of_residues(build) if residues else build)(encoder, num_outputs)
     if metric and metric not in task.measures:
         raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(task.measures)}")
     decides = metric or task.measures[0]
     task.measures = sorted(task.measures, key=lambda name: name != decides)  # it comes first
-    task.sees = "residues" if residues else "structure"
     if linear:
         task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
 
@@ -52,6 +53,81 @@ def table_task(
         task.properties = tuple(properties)
         task.options["properties"] = list(properties)
     return task
+
+
+# ---- of residues ----------------------------------------------------------------------------------------------------
+
+
+def of_residues(kind: type[Task]) -> type[Task]:
+    """This kind of targets, of each residue in focus."""
+
+    class OfResidues(kind):
+        sees = "residues"
+
+        def represent(self, sample: Sample) -> Tensor:
+            protein = self.encoder.builder.select_nodes(sample.protein)
+            return self.encoder(protein).residue[sample.focus]
+
+    return OfResidues
+
+
+# ---- classes ---------------------------------------------------------------------------------------------------------
+
+
+@metric("max")
+def balanced_accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
+    """Mean over the classes that occur of the share that is recognised. prediction (K, C), target (K,)."""
+    right = prediction.argmax(1) == target
+    return np.mean([right[target == label].mean() for label in np.unique(target)])
+
+
+@metric("max")
+def macro_f1(prediction: np.ndarray, target: np.ndarray) -> float:
+    """Mean of F1 over the classes that occur or were chosen; 0 without a hit. prediction (K, C), target (K,)."""
+    chosen = prediction.argmax(1)
+    found = []
+    for label in np.union1d(chosen, target):
+        hits = np.sum((chosen == label) & (target == label))
+        found.append(2 * hits / (np.sum(chosen == label) + np.sum(target == label)))
+    return np.mean(found)
+
+
+class TableClasses(Classes):
+    """One of several classes. Of two, the rarer in training is "yes" for AUROC and AUPRC."""
+
+    measures = ("accuracy", "balanced_accuracy", "macro_f1")
+
+    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
+        super().__init__(encoder, num_outputs)
+        if num_outputs == 2:
+            self.measures = ("auroc", "auprc", *self.measures)
+
+    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        rarer = self.rarer(target)
+        found = {}
+        for name in self.measures:
+            of_yes = name in ("auroc", "auprc")
+            given = (prediction[:, rarer], target == rarer) if of_yes else (prediction, target)
+            own = {"balanced_accuracy": balanced_accuracy, "macro_f1": macro_f1}
+            found[name] = (own.get(name) or getattr(metrics, name))(*given)
+        return found
+
+    def rarer(self, target: np.ndarray) -> int:
+        """The rarest class in training, if that is known; else in this target."""
+        baseline = self.known.get("answer") or {}
+        shares = baseline.get("mean") or np.bincount(target.astype(int), minlength=self.head.layers[-1].out_features)
+        return int(np.argmin(shares))
+
+    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """As of all tasks, but the average precision is that of a random order: a constant has no order."""
+        found = super().baseline_metrics(baseline, target, groups)
+        if "auprc" in found:
+            found["auprc"] = metrics.auprc_of_chance(len(target), int(np.sum(target == self.rarer(target))))
+        return found
+
+
+if KINDS["classes"] is Classes:  # a plugin may have its own
+    KINDS["classes"] = TableClasses
 
 
 # ---- several properties ----------------------------------------------------------------------------------------------
@@ -88,7 +164,7 @@ class Properties(Task):
         name, _, of = measure.partition(":")  # of a property it is NAME:PROPERTY
         if self.best and not of and name == self.measures[0]:
             return self.best
-        return "min" if name in metrics.LESS_IS_BETTER else "max" if name in metrics.MORE_IS_BETTER else None
+        return metrics.BEST.get(name)
 
 
 class NumbersOfProperties(Properties):
@@ -99,7 +175,7 @@ class NumbersOfProperties(Properties):
         return Variance.of(standardised[~standardised.isnan()])
 
     def unit(self, measure: str) -> np.ndarray | float:
-        return self.std.cpu().numpy() if measure in metrics.LESS_IS_BETTER else 1.0
+        return self.std.cpu().numpy() if metrics.BEST[measure] == "min" else 1.0
 
 
 class AnswersOfProperties(Properties):

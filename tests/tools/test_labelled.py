@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_protein
+from given import Given, structure
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
+from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.labelled_set import (
     SPLITS,
-    alpha_carbons_alone,
     remarks,
 )
-from siamdiff_min.sets.samples import ValueSamples
+from siamdiff_min.sets.samples import SAMPLES, ValueSamples
 from siamdiff_min.tools import build
 from siamdiff_min.tools.table.labelled import split_by_sequence
 from siamdiff_min.tools.table.relatives import SHORTEST, near_copies, relatives
@@ -172,16 +173,6 @@ def test_a_name_that_fits_several_files_is_refused_with_all_of_them(copies):
     ]
 
 
-def test_structures_of_alpha_carbons_alone_are_counted(tmp_path):
-    protein = real_protein("1LCD_A", torch.float32)
-    write_pdb(tmp_path / "whole.pdb", protein)
-    write_pdb(tmp_path / "carbons.pdb", protein.alpha_carbons())
-    store = open_store(tmp_path, workers=1)
-    assert alpha_carbons_alone(store).startswith("1 of 2 structures have alpha carbons alone (carbons), and this model")
-    (tmp_path / "carbons.pdb").unlink()
-    assert alpha_carbons_alone(open_store(tmp_path, workers=1)) == ""
-
-
 def test_a_chain_in_the_other_case_is_named(tmp_path):
     """Not "no residue 1": the numbers are right."""
     write_pdb(tmp_path / "p.pdb", real_protein("1LCD_A", torch.float32))
@@ -215,6 +206,26 @@ def test_a_family_is_on_one_side(copies):
     data = table_set(table, copies)
     side = {name: split for split in SPLITS for name in data.open(split, workers=1).names}
     assert len({side[name] for name, of in zip(names, family) if of}) == 1 and len(side) == len(names)
+
+
+def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
+    """Values stay at their residues: here each is the number of its row."""
+    rows = [0, 1, 30, 49, 50]
+    labels = {"kind": "regression", "values": [float(row) for row in rows], "rows": rows, "places": [*map(str, rows)]}
+    origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure(**labels))], []))
+    store, starts = open_store(origin, store=tmp_path / "s"), set()
+    for epoch in range(60):
+        sample = SAMPLES["table"](store, max_residues=10)[epoch, 0]
+        assert SAMPLES["table"](store, max_residues=10)[epoch, 0].names == sample.names
+        start = int(sample.target[0]) - int(sample.focus.nonzero()[0])
+        window = range(start, start + 10)
+        assert sample.target.tolist() == [row for row in rows if row in window] and 0 <= start <= 41
+        assert (sample.focus.nonzero()[:, 0] + start).tolist() == sample.target.tolist()
+        assert torch.equal(sample.protein.pos, store.read(0, start, 10).pos)
+        assert sample.names == tuple(f"a:{int(row)}" for row in sample.target.tolist())
+        starts.add(start)
+    assert len(starts) > 10  # of 14
+    assert SAMPLES["table"](store)[0, 0].protein.num_residues == 51
 
 
 # ---- relatives: near copies by k-mers, families of a table -----------------------------------------------------------

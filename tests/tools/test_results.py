@@ -10,14 +10,15 @@ from siamdiff_min.downstream import metrics
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.sets.samples import SAMPLES
+from siamdiff_min.tools.evidence import bootstrap
+from siamdiff_min.tools.evidence.wording import finish
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training import results
-from siamdiff_min.training.summary import summary
 
 
 @pytest.fixture(autouse=True)
 def _draws(monkeypatch):
-    monkeypatch.setattr(results, "MOST_DRAWS", 200)
+    monkeypatch.setattr(bootstrap, "MOST_DRAWS", 200)
 
 
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
@@ -29,8 +30,9 @@ def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
     names = [str(i) for i in range(len(target))]
     tested = {k: results.Predictions(names, groups or names, target, score) for k, score in enumerate(scores)}
     config, epochs = Namespace(device="cpu"), {"0": 2.0, "1": 1.0}
-    content = results.write_results(path / "results.json", config, task, tested, epochs)
-    return json.loads((path / "results.json").read_text()) | {"said": summary(content, path / "results.json")}
+    result = results.result_of(config, task, tested, epochs, {})
+    said = finish(path / "results.json", result, task, tested)
+    return json.loads((path / "results.json").read_text()) | {"said": said}
 
 
 def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
@@ -138,5 +140,5 @@ def test_few_samples_of_yes_or_of_no_have_no_interval(tmp_path, rarer, drawn, fe
 
 @pytest.mark.parametrize(("size", "draws"), [(9_999, 1000), (10_000, 300), (100_000, 100)])
 def test_draws_of_large_splits_are_fewer(monkeypatch, size, draws):
-    monkeypatch.setattr(results, "MOST_DRAWS", 1000)
-    assert len([*results.draws([*"abcdefgh"], size)]) == draws
+    monkeypatch.setattr(bootstrap, "MOST_DRAWS", 1000)
+    assert len([*bootstrap.drawn_rows([*"abcdefgh"], size)]) == draws
