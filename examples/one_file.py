@@ -205,7 +205,7 @@ def nearest(pos, protein, k):
     """Pairs (2, E) of a neighbour and its point: the k nearest neighbours of each point within its protein."""
     pairs = []
     for rows, distance in distances(pos, protein):
-        neighbour = rows[distance.topk(min(k, len(rows) - 1), largest=False).indices]  # (n, k)
+        neighbour = rows[distance.sort(dim=1, stable=True).indices[:, : min(k, len(rows) - 1)]]  # (n, k)
         pairs.append(torch.stack([neighbour, rows[:, None].expand_as(neighbour)]).flatten(1))
     return torch.cat(pairs, dim=1)
 

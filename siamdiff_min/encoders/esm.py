@@ -177,7 +177,7 @@ class ESM2(nn.Module):
     def forward(self, protein: Protein) -> Tensor:
         """Representations of all residues (R, width)."""
         tokens = tokenise(protein, self.embed_tokens.weight.dtype)
-        return self.encode(tokens)[tokens.of_residue]
+        return self.encode(tokens).index_select(0, tokens.of_residue)
 
     def encode(self, tokens: Tokens) -> Tensor:
         """Representations of all tokens (T, width): the last layer, after its norm."""
@@ -215,10 +215,11 @@ class ESMGearNet(Encoder):
         """
         protein, graph = self.with_graph(protein, graph)
         h = self.esm(protein)  # (R, width)
-        structure = self.gearnet(protein, replace(graph, node_feature=h[protein.atom_residue]))
+        of_node = h.index_select(0, protein.atom_residue)
+        structure = self.gearnet(protein, replace(graph, node_feature=of_node))
         mean = segment_mean(h, protein.residue_protein, protein.num_proteins)
         return Encoding(
-            node=torch.cat([h[protein.atom_residue], structure.node], dim=-1),
+            node=torch.cat([h.index_select(0, protein.atom_residue), structure.node], dim=-1),
             residue=torch.cat([h, structure.residue], dim=-1),
             protein=torch.cat([mean, structure.protein], dim=-1),
             residue_protein=protein.residue_protein,

@@ -201,7 +201,10 @@ class Piecewise:
 
         # At a crossing one unit joins, or leaves with all it has.
         sign = torch.where(on[piece, unit], -1, 1)[:, None]
-        turned = sign * self.table[piece, :, unit]
+        offset = 2 * piece * rows_on.shape[1] + unit  # places in the table; a slope lies a row below its offset
+        place = torch.cat([offset, offset + rows_on.shape[1]])
+        line = self.table.flatten().index_select(0, place)
+        turned = sign * line.view(2, -1).mT
         column = weight.t().index_select(0, unit).to(dtype)
 
         # Both kinds of knots in their order.

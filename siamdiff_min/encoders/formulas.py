@@ -52,8 +52,10 @@ def edge_scores(noisy: list, crossed: list[Encoding], dist_mlp: MLP, struct_mlp:
         j = view.graph.dst
         pos = view.protein.pos
         a = encoding.node
-        distance = dist_mlp(length(pos[i] - pos[j])[:, None])  # (E, d)
-        m = struct_mlp(torch.cat([a[i] * a[j], distance], dim=-1))  # (E, 1)
+        edge = pos.index_select(0, i) - pos.index_select(0, j)
+        distance = dist_mlp(length(edge)[:, None])  # (E, d)
+        product = a.index_select(0, i) * a.index_select(0, j)
+        m = struct_mlp(torch.cat([product, distance], dim=-1))  # (E, 1)
         scores.append(m.squeeze(-1).to(pos.dtype))
     return scores
 
@@ -66,5 +68,5 @@ def aggregate(x: Tensor, links: Links, linear: nn.Linear) -> Tensor:
     if is_fast(linear):
         return fast.aggregate(x, links, linear)
     slot = links.target * links.num_relations + links.relation
-    sums = segment_sum(x[links.source], slot, links.num_targets * links.num_relations)
+    sums = segment_sum(x.index_select(0, links.source), slot, links.num_targets * links.num_relations)
     return linear(sums.view(links.num_targets, links.num_relations * x.shape[1]))

@@ -97,7 +97,13 @@ class GVPConv(nn.Module):
 
     def forward(self, node: Pair, edge: Pair, links: Links) -> Pair:
         """node (N, .), (N, 3, .) and edge (E, .), (E, 3, .) -> (N, .), (N, 3, .); nodes without edges receive zeros."""
-        s, v = (torch.cat([x[links.source], e, x[links.target]], dim=-1) for x, e in zip(node, edge))
+
+        def of_edges(x: Tensor, of_edge: Tensor) -> Tensor:
+            source = x.index_select(0, links.source)
+            target = x.index_select(0, links.target)
+            return torch.cat([source, of_edge, target], dim=-1)
+
+        s, v = (of_edges(*pair) for pair in zip(node, edge))
         for layer in self.message_func:
             s, v = layer(s, v)
         s = segment_mean(s, links.target, links.num_targets)

@@ -62,11 +62,12 @@ class ScoreMatching(Objective):
         a = encode_edges(self.encoder, protein, graph, noised).node
         shown = torch.zeros_like(noise).index_copy_(0, edge_pair, noised)[:, None]  # (P, 1) edges of a pair agree
         of_length = self.dist_mlp(shown)
-        predicted = self.mlp(torch.cat([a[i] * a[j], of_length], dim=-1)).squeeze(-1).to(noise.dtype)
+        product = a.index_select(0, i) * a.index_select(0, j)
+        predicted = self.mlp(torch.cat([product, of_length], dim=-1)).squeeze(-1).to(noise.dtype)
 
         # Compare with minus the noise.
         joins_two = i != j
-        loss = (predicted + noise).square()[joins_two]
+        loss = (predicted + noise).square().masked_select(joins_two)
         baseline = noise.square()[joins_two]
         return mean_or_zero(loss), {
             "score_matching_loss": Mean.of(loss),
@@ -114,7 +115,8 @@ class TorsionalDiffusion(Objective):
         turns = defined.any(1)
         row = torch.arange(len(chi), device=chi.device)
         four = atoms[row, chi][turns]  # (M, 4)
-        predicted = self.mlp(a[four].flatten(1)).squeeze(-1).to(abar.dtype)
+        of_four = a.index_select(0, four.flatten()).view(len(four), -1)  # (M, 4 d)
+        predicted = self.mlp(of_four).squeeze(-1).to(abar.dtype)
 
         # Compare with the angle over its standard deviation.
         noise = (turned / std)[turns]  # (M,)

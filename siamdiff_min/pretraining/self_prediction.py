@@ -124,10 +124,11 @@ class SelfPrediction(Objective):
         loss = 0.0
         logs = {}
         if self.types is not None:
-            loss, logs = self.types.loss(protein.residue_type[chosen], encoding.residue[chosen])
+            loss, logs = self.types.loss(protein.residue_type[chosen], encoding.residue.index_select(0, chosen))
         if self.geometry is not None:
             target = self.geometry.target(left.pos[nodes])
-            geometry_loss, geometry_logs = self.geometry.loss(target, encoding.node[nodes])
+            visited = encoding.node.index_select(0, nodes.flatten()).unflatten(0, nodes.shape)
+            geometry_loss, geometry_logs = self.geometry.loss(target, visited)
             loss = loss + geometry_loss
             logs = logs | geometry_logs
         return loss, logs

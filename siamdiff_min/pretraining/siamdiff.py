@@ -140,7 +140,7 @@ class SiamDiff(Objective):
         """
         target = protein.residue_type[chosen]  # (M,)
         protein_of = protein.residue_protein[chosen]
-        logits = [raised(self.seq_mlp(h.residue[chosen])) for h in crossed]  # (M, 20); its softmax is p of Eq. 7
+        logits = [raised(self.seq_mlp(h.residue.index_select(0, chosen))) for h in crossed]  # (M, 20); softmax: Eq. 7
         errors = [F.cross_entropy(of_view, target, reduction="none") for of_view in logits]
         means = [segment_mean(error, protein_of, protein.num_proteins) for error in errors]
         loss = torch.stack(means).mean(0)  # (B,)

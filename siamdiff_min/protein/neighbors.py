@@ -8,6 +8,8 @@ from torch import Tensor
 
 from .geometry import length
 
+FARTHEST = 0x7F800000 << 32  # the key of an infinite distance in `nearest_neighbors`
+
 
 def radius_pairs(pos: Tensor, protein: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """All unordered pairs of points closer than `radius` (angstrom) within one protein, each once: two index vectors.
@@ -97,7 +99,9 @@ def histogram(index: Tensor, size: int) -> Tensor:
 def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -> tuple[Tensor, Tensor]:
     """The k nearest other points of every point within its protein: (neighbour, point), at most N * k entries.
 
-    pos (N, 3), protein (N,) non-decreasing. Exact, in blocks of rows; a protein of k points or fewer gives what it has.
+    pos (N, 3), protein (N,) non-decreasing. Of points equally far (in float32) the lower index is the nearer one. So
+    the neighbours of a protein are the same alone and beside others. Exact, in blocks of rows; a protein of k points or
+    fewer gives what it has.
     """
     count = histogram(protein, num_proteins)
     start = count.cumsum(0) - count
@@ -117,10 +121,14 @@ def nearest_neighbors(pos: Tensor, protein: Tensor, num_proteins: int, k: int) -
         here = pos[row][:, None]
         distance = length(here - there).masked_fill(~valid, torch.inf)
 
-        # The k nearest, less the padding where there are fewer.
-        nearest = distance.topk(min(k, width), largest=False)
-        point, rank = nearest.values.isfinite().nonzero(as_tuple=True)
-        neighbour = other.gather(1, nearest.indices)
-        neighbours.append(neighbour[point, rank])
+        # `topk` breaks ties by no rule. So no two keys are equal: the bits of a distance, which ascend with it, then
+        # the column. Whole numbers are also sorted faster.
+        bits = distance.float().view(torch.int32).long()
+        key = bits << 32 | column
+        nearest = key.topk(min(k, width), largest=False).values
+
+        # Less the padding where there are fewer.
+        point, rank = (nearest < FARTHEST).nonzero(as_tuple=True)
+        neighbours.append(start[own[point, 0]] + (nearest[point, rank] & 2**32 - 1))
         points.append(row[point])
     return torch.cat(neighbours), torch.cat(points)

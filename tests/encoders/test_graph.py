@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import generator, golden_graph, golden_order, load_golden, real_protein
+from conftest import generator, golden_graph, golden_order, load_golden, move, real_protein
 
 from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder, edge_lengths, line_graph
 from siamdiff_min.files import ConfigError
-from siamdiff_min.protein.geometry import angle
+from siamdiff_min.protein.geometry import angle, length
+from siamdiff_min.protein.neighbors import nearest_neighbors
 from siamdiff_min.protein.protein import Protein
 
 FILES = ["1A8O_raw", "2BEG", "2XHE", "1LCD_A", "batch3"]
@@ -189,3 +190,57 @@ def test_a_graph_whose_edges_are_not_sorted_is_refused():
         order[row], order[row + 1] = row + 1, row
         with pytest.raises(ValueError, match=r"must be sorted by \(dst, relation, src\)"):
             hand_made(order)
+
+
+def assembly(seed: int) -> Protein:
+    """Four copies of a chain about an axis, turned at random, with coordinates of three decimals as in a file."""
+    chain = real_protein("1LCD_A").crop(0, 24)
+    turned = move(chain, seed).pos
+    first = (turned - turned.mean(0) + 12).mul(1000).round() / 1000
+    quarter = torch.tensor([[0, -1, 0], [1, 0, 0], [0, 0, 1]]).double()
+    copies = []
+    for k in range(4):
+        pos = first @ torch.linalg.matrix_power(quarter, k).T
+        copies.append(replace(chain, pos=pos.float(), chain=torch.full_like(chain.chain, k)))
+    together = Protein.pack(copies)
+    return replace(together, residue_protein=torch.zeros_like(together.chain), num_proteins=1)
+
+
+def lattice(spacing: float, size: int = 4) -> Protein:
+    """CA atoms on a grid: nearly all distances occur more than once."""
+    return Protein.from_ca(spacing * torch.cartesian_prod(*[torch.arange(size)] * 3).float(), "A" * size**3)
+
+
+@pytest.mark.parametrize("level", ["atom", "residue"])
+@pytest.mark.parametrize("most", [None, 5])
+def test_ties_do_not_depend_on_the_batch(level, most):
+    """Points equally far from another: a protein has the same edges alone, beside others, and in any place."""
+    conventions = replace(PAPER, max_neighbors=most)
+    proteins = [assembly(seed) for seed in range(3)] + [
+        lattice(3.8),
+        lattice(3.75, 3),
+        real_protein("2BEG", torch.float32),
+    ]
+    builder = replace(BUILDERS[level], num_neighbors=10, conventions=conventions)
+    views = [builder.select_nodes(protein) for protein in proteins]
+    alone = [builder(view) for view in views]
+    for order in (range(len(views)), [3, 5, 0, 4, 2, 1]):
+        graph = builder(Protein.pack([views[i] for i in order]))
+        first = 0
+        for i in order:
+            own = (graph.dst >= first) & (graph.dst < first + views[i].num_atoms)
+            for name in ("src", "dst"):
+                assert torch.equal(getattr(graph, name)[own] - first, getattr(alone[i], name))
+            assert torch.equal(graph.relation[own], alone[i].relation)
+            first += views[i].num_atoms
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_of_points_equally_far_the_lower_index_is_nearer(dtype):
+    points = lattice(3.8).pos.to(dtype)
+    distance = length(points[:, None] - points).float().fill_diagonal_(torch.inf)
+    nearest = distance.sort(dim=1, stable=True).indices
+    for k in (1, 3, 5, 10, 63, 80):
+        neighbour, point = nearest_neighbors(points, torch.zeros(64, dtype=torch.long), 1, k)
+        assert torch.equal(neighbour.view(64, -1), nearest[:, : min(k, 63)])
+        assert torch.equal(point.view(64, -1)[:, 0], torch.arange(64))
