@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,42 +15,46 @@ import pytest
 from scipy import stats
 
 from benchmarks.probe_report import PAPER, SCRATCH
+from siamdiff_min.downstream.tasks import TASKS
+from siamdiff_min.encoders import ENCODERS
+from siamdiff_min.files import write_rows
+from siamdiff_min.tools.evidence.intervals import mean_interval, range_of, t_interval, variance_among_seeds
+from siamdiff_min.tools.evidence.wording import finish
 from siamdiff_min.tools.report import command as report
 from siamdiff_min.tools.report import tables
-from siamdiff_min.tools.report.comparison import Row, compare, difference, interval_of, t_interval, variance_of_seeds
-from siamdiff_min.tools.report.runs import RunFolder, folder_of_method, read_proteins, read_runs
+from siamdiff_min.tools.report.comparison import Difference, Row, compare, difference, interval_of
+from siamdiff_min.tools.report.runs import HeldOut, RunFolder, folder_of_method, read_held_out, read_runs
 from siamdiff_min.training.config import pretrain_options
+from siamdiff_min.training.results import Predictions, result_of
 
 ROOT = Path(__file__).parents[2]
 MEASURES = ("sequence_loss", "structure_loss")
 
 
-def pretrained(folder: Path, losses: np.ndarray | None, *options, seed: int = 0, last: float = 2.5) -> Path:
+def pretrained(folder: Path, losses: np.ndarray | None, *options, seed: int = 0, noise: float = 2.9) -> Path:
     """What train.py leaves in --out: options, a last validation, and the losses (P, draws) of every held-out protein.
 
-    The structure loss is twice the sequence loss.
+    The structure loss is twice the sequence loss; the baseline of a draw tells its noise, which is `noise`.
     """
     config = pretrain_options(["--size", "tiny", "--epochs", "1", "1", "--seed", str(seed), *options])
     folder.mkdir(parents=True)
     (folder / "options.json").write_text(json.dumps({"command": "train.py", "options": vars(config), "steps": 4}))
-    values = {"sequence_loss": last, "sequence_loss_constant": 2.9, "structure_loss": 2 * last, "clash_rate": 0.5}
+    values = {"sequence_loss": 2.5, "sequence_loss_constant": noise, "structure_loss": 5.0, "clash_rate": 0.5}
     lines = [{"step": step, "epoch": step - 1, "split": "valid", **values} for step in (1, 2)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if losses is not None:
-        rows = ["\t".join(["protein", "draw", *MEASURES])]
+        rows = [["protein", "draw", *MEASURES, "sequence_loss_constant"]]
         for (protein, draw), loss in np.ndenumerate(losses):
-            rows.append(f"P{protein}\t{draw}\t{loss!r}\t{2 * loss!r}".replace("np.float64(", "").replace(")", ""))
-        (folder / "valid.tsv").write_text("\n".join(rows) + "\n")
+            rows.append([f"P{protein}", draw, float(loss), 2 * float(loss), noise])
+        write_rows(folder / "valid.tsv", rows)
     return folder
 
 
-def made(name: str, values: np.ndarray) -> RunFolder:
+def made(name: str, values: np.ndarray, measure: str = "x") -> RunFolder:
     """A pre-trained run of which every protein is known: values (seeds, P)."""
-    results = defaultdict(dict)
-    results["mean"] = {"x_loss": values.mean()}
-    results["held_out"] = {str(seed): {"x_loss": of_seed.mean()} for seed, of_seed in enumerate(values)}
-    results["proteins"] = {"split": "same", "count": values.shape[1], "x_loss": values}
-    return RunFolder(name, {}, {}, results, {}, {})
+    of_seeds = {str(seed): {measure: of_seed.mean()} for seed, of_seed in enumerate(values)}
+    held_out = HeldOut("same", {measure: values}, {})
+    return RunFolder(name, {}, mean={measure: values.mean()}, of_seeds=of_seeds, held_out=held_out)
 
 
 # ---- intervals -------------------------------------------------------------------------------------------------------
@@ -71,8 +76,8 @@ def test_intervals_cover_the_truth(of_seeds):
         for spread in (of_seeds, of_seeds / 2):
             values.append(proteins + spread * rng.normal(size=(3, 1)) + 0.3 * rng.normal(size=(3, 22)))
         first, second = made("a", values[0]), made("b", values[1] - 0.2)
-        _, (gain_low, gain_high) = difference(first, second, "x_loss")
-        low, high = interval_of(first, "x_loss")
+        gain_low, gain_high = difference(first, second, "x").interval
+        low, high = interval_of(first, "x")
         alone = t_interval(values[0][0])
         hits.append((low < 0 < high, gain_low < -0.2 < gain_high, alone[0] < 0 < alone[1]))
     both, of_difference, one_seed = np.mean(hits, axis=0)
@@ -91,14 +96,14 @@ def test_half_widths_add_up_in_squares():
     assert t_interval(proteins) == pytest.approx([2 - half, 2 + half])
     run = made("a", np.stack([proteins - 1, proteins + 1]))
     both = np.hypot(half, stats.t.ppf(0.975, 1) * np.sqrt(2 / 2))  # variance 2 among two seeds
-    assert interval_of(run, "x_loss") == pytest.approx([2 - both, 2 + both])
+    assert interval_of(run, "x") == pytest.approx([2 - both, 2 + both])
     one = made("b", proteins[None])
-    assert interval_of(one, "x_loss") == pytest.approx([2 - half, 2 + half])
-    assert difference(one, run, "x_loss")[1] == pytest.approx([0, 0])
+    assert interval_of(one, "x") == pytest.approx([2 - half, 2 + half])
+    assert difference(one, run, "x").interval == pytest.approx([0, 0])
 
     # Of two methods that differ in their seeds alone: Welch's test.
     others = np.array([0.0, 0.5, 4.0])
-    _, (low, high) = difference(run, made("c", proteins + others[:, None]), "x_loss")
+    low, high = difference(run, made("c", proteins + others[:, None]), "x").interval
     expected = stats.ttest_ind(others, [-1, 1], equal_var=False).confidence_interval()
     assert [low, high] == pytest.approx([expected.low, expected.high])
 
@@ -109,9 +114,9 @@ def test_the_variance_of_seeds_is_a_component_of_variance():
     seeds = 7 * values.mean(1).var(ddof=1)
     total = ((values - values.mean()) ** 2).sum()
     rest = (total - 3 * seeds - 6 * 4 * values.mean(0).var(ddof=1)) / 18
-    assert variance_of_seeds(made("a", values), "x_loss") == pytest.approx((seeds - rest) / 7)
+    assert variance_among_seeds(values.mean(1), values) == pytest.approx((seeds - rest) / 7)
     equal = values - values.mean(1, keepdims=True)
-    assert variance_of_seeds(made("a", equal), "x_loss") == 0
+    assert variance_among_seeds(equal.mean(1), equal) == 0
 
 
 def test_the_difference_of_paired_proteins_is_narrower():
@@ -119,28 +124,88 @@ def test_the_difference_of_paired_proteins_is_narrower():
     rng = np.random.default_rng(0)
     proteins = rng.normal(size=22)
     first, second = made("a", proteins[None]), made("b", proteins[None] + 0.1 + 0.01 * rng.normal(size=22))
-    rows = compare([first, second], "x_loss")
-    assert [row.run for row in rows] == ["a", "b"] and rows[0].gain is None and rows[0].interval[1] > 0.2
-    expected = stats.ttest_1samp(second.results["proteins"]["x_loss"][0] - proteins, 0).confidence_interval()
-    assert rows[1].gain_interval == pytest.approx([expected.low, expected.high]) and expected.high < 0.12
+    rows = compare([first, second], "x")
+    assert [row.run for row in rows] == ["a", "b"] and rows[0].difference is None and rows[0].interval[1] > 0.2
+    expected = stats.ttest_1samp(second.held_out.values["x"][0] - proteins, 0).confidence_interval()
+    assert rows[1].difference.interval == pytest.approx([expected.low, expected.high]) and expected.high < 0.12
     assert (rows[1].sources, rows[1].seeds, rows[1].std) == ("held-out proteins", 1, None)
-    second.results["proteins"]["split"] = "other proteins"
-    assert compare([first, second], "x_loss")[1].gain_interval is None
+    others = replace(second, held_out=replace(second.held_out, split="other proteins"))
+    assert compare([first, others], "x")[1].difference == Difference(why_not="scored on other rows")
 
 
 def test_runs_at_another_noise_are_not_compared(tmp_path):
-    """One that was stopped in stage 1, whose constant is another one: no difference, no rank."""
+    """One whose baselines are others, by as little as .01 %: no difference, no rank."""
     proteins = np.random.default_rng(0).random((8, 4))
-    paths = [pretrained(tmp_path / name, proteins + k) for k, name in enumerate("abc")]
-    metrics = paths[1] / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().replace("2.9", "1.8"))
+    noise = {"a": 2.9, "b": 2.9003, "c": 2.9}
+    paths = [pretrained(tmp_path / name, proteins + k, noise=x) for k, (name, x) in enumerate(noise.items())]
     runs = read_runs(paths)
-    found = {row.run: (row.gain, row.gain_interval) for row in compare(runs, "sequence_loss")}
-    assert found["a"] == found["b"] == (None, None) and found["c"][0] == pytest.approx(2)
+    found = {row.run: row.difference for row in compare(runs, "sequence_loss")}
+    assert found["a"] is None and found["b"] == Difference(why_not="held out at other noise")
+    assert found["c"].gain == pytest.approx(2)
     (column,) = tables.columns_of("pre-training", runs, ["sequence_loss"])
     assert tables.ranks_of(column) == {}
     (column,) = tables.columns_of("pre-training", runs[::2], ["sequence_loss"])
     assert tables.ranks_of(column) == {"a": 1, "c": 2}
+
+
+def test_an_interval_ends_where_its_measure_does():
+    """Two seeds of a small accuracy; shares that are all 0 or 1, by the exact interval (0 of 10: 0 to .31)."""
+    few = made("a", np.array([[0.02, 0.04], [0.1, 0.12]]), "x_accuracy")
+    low, high = interval_of(few, "x_accuracy")
+    assert low == 0 and 0.3 < high <= 1
+    for value, expected in ((0.0, [0, 0.3085]), (1.0, [0.6915, 1])):
+        assert mean_interval("x_accuracy", np.full(10, value)) == pytest.approx(expected, abs=1e-4)
+    assert mean_interval("x_loss", np.full(10, 1.0)) == [1, 1]
+    assert range_of("spearman:kd") == (-1, 1) and range_of("of_a_plugin") == (-np.inf, np.inf)
+
+
+def test_a_measured_0_stays_and_the_first_run_is_the_first(tmp_path):
+    """The next run would else be compared with, under the title "minus a"."""
+    proteins = np.random.default_rng(0).random((8, 4))
+    runs = read_runs([pretrained(tmp_path / name, k * proteins) for k, name in enumerate("abc")])
+    zero, *others = compare(runs, "sequence_loss")
+    assert (zero.run, zero.mean, zero.difference) == ("a", 0, None)
+    assert [row.difference.gain for row in others] == pytest.approx([proteins.mean(), 2 * proteins.mean()])
+    lacking = replace(runs[0], mean={})
+    b, c = compare([lacking, *runs[1:]], "sequence_loss")
+    assert b.difference == c.difference == Difference(why_not="not measured in a")
+
+
+def test_runs_scored_on_other_rows_are_not_compared(tmp_path):
+    """Two test splits, and five folds beside them: no difference, no bold, no rank; page and files say so."""
+    target = np.random.default_rng(0).normal(size=40)
+    for name, (rows, folds) in {"a": (slice(30), None), "b": (slice(10, 40), None), "c": (slice(30), 5)}.items():
+        model = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"))
+        model.known = {"answer": model.baseline(target + len(name))}
+        names = [f"s{i}" for i in range(40)[rows]]
+        tested = {0: Predictions(names, names, target[rows], 0.9 * target[rows])}
+        config = Namespace(task="table", labels="x.tsv", folds=folds)
+        finish(tmp_path / name / "results.json", result_of(config, model, tested, {}, {}), model, tested)
+    files = [str(tmp_path / name) for name in ("page.html", "table.csv", "table.tex")]
+    report.main([*(str(tmp_path / name) for name in "abc"), "--out", files[0], "--csv", files[1], "--latex", files[2]])
+    page, table, tabular = (Path(file).read_text() for file in files)
+    for name in "bc":
+        assert f"{name} is not compared with a: scored on other rows" in page and f"{name}: scored on other" in tabular
+    rows = [*csv.DictReader(table.splitlines())]
+    assert all(row["difference"] == "" for row in rows)
+    assert {row["not compared"] for row in rows if row["run"] != "a"} == {"scored on other rows"}
+    assert "textbf{0" not in tabular and "$-$" not in tabular and "underline" not in tabular
+    assert "baseline of a &" in tabular and "baseline of b &" in tabular  # each has its own
+
+
+def test_a_loss_that_is_another_sum_is_in_the_table_with_the_reason(tmp_path):
+    for name in ("siamdiff", "diffpret"):
+        path = pretrained(tmp_path / name, None, "--method", name)
+        text = (path / "metrics.jsonl").read_text()
+        (path / "metrics.jsonl").write_text(text.replace('"clash_rate"', '"loss": 4.0, "clash_rate"'))
+    report.main(
+        [f"{tmp_path}/siamdiff", f"{tmp_path}/diffpret", "--out", f"{tmp_path}/x.html", "--csv", f"{tmp_path}/x"]
+    )
+    rows = [row for row in csv.DictReader((tmp_path / "x").read_text().splitlines()) if row["measure"] == "loss"]
+    assert [(row["run"], row["mean"], row["difference"], row["not compared"]) for row in rows] == [
+        ("siamdiff", "4.0", "", ""),
+        ("diffpret", "4.0", "", "another sum of losses"),
+    ]
 
 
 # ---- valid.tsv, seeds ------------------------------------------------------------------------------------------------
@@ -149,13 +214,14 @@ def test_runs_at_another_noise_are_not_compared(tmp_path):
 def test_every_protein_counts_once_in_any_order(tmp_path):
     path = tmp_path / "valid.tsv"
     path.write_text("protein\tdraw\tx_loss\nB\t0\t1\nA\t0\t5\nB\t1\t3\nA\t1\tnan\nC\t0\tnan\nC\t1\tnan\n")
-    read = read_proteins(path)
-    assert read["x_loss"][0, :2].tolist() == [5, 2] and np.isnan(read["x_loss"][0, 2]) and read["count"] == 3
+    read = read_held_out(path)
+    means = read.values["x_loss"][0]
+    assert means[:2].tolist() == [5, 2] and np.isnan(means[2]) and read.count == 3
     rows = path.read_text().splitlines()
     path.write_text("\n".join([rows[0], *reversed(rows[1:])]))
-    assert read_proteins(path)["split"] == read["split"]
+    assert read_held_out(path).split == read.split
     path.write_text("\n".join(rows[:-1]))  # a draw less
-    assert read_proteins(path)["split"] != read["split"]
+    assert read_held_out(path).split != read.split
 
 
 def test_seeds_of_one_method_are_one_run(tmp_path):
@@ -169,18 +235,18 @@ def test_seeds_of_one_method_are_one_run(tmp_path):
     assert [run.name for run in runs] == ["a", "b", "c-0", "c-1", "d-1"]
     a = runs[0]
     assert list(a.lines) == ["0", "1", "12"] and a.config["seed"] == "0 1 12"
-    assert a.results["mean"]["sequence_loss"] == pytest.approx(0.25 + 13 / 3)
+    assert a.mean["sequence_loss"] == pytest.approx(0.25 + 13 / 3)
     row = compare(runs, "sequence_loss")[0]
     assert (row.seeds, row.std) == (3, pytest.approx(np.std([0, 1, 12], ddof=1))) and row.baseline == pytest.approx(2.9)
-    assert np.allclose(a.results["proteins"]["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
+    assert np.allclose(a.held_out.values["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
     assert compare(runs, "sequence_loss")[4].mean == 2.5  # of metrics.jsonl, if there is no valid.tsv
 
 
 def test_only_the_own_seed_is_taken_from_a_name():
-    run = RunFolder("", {"method": "siamdiff", "seed": 2}, {}, {}, {}, {})
+    run = RunFolder("", {"method": "siamdiff", "seed": 2})
     names = {"x-2": "x", "x-12": "x-12", "x/seed-2": "x", "x2": "x2", "x-1": "x-1"}
     assert {name: str(folder_of_method(Path(name), run)) for name in names} == names
-    assert folder_of_method(Path("x-2"), run._replace(config={"task": "ec", "seed": 2})) == Path("x-2")
+    assert folder_of_method(Path("x-2"), replace(run, config={"task": "ec", "seed": 2})) == Path("x-2")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -207,9 +273,9 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path, capsys):
         (measure, run) for measure in MEASURES for run in ("full", "small", "large-0")
     ]
     small, large = rows[1:3]
-    assert small["seeds"] == "3" and float(small["constant"]) == pytest.approx(2.9)
+    assert small["seeds"] == "3" and float(small["baseline"]) == pytest.approx(2.9)
     runs = {run.name: run for run in read_runs(paths)}
-    gain, interval = difference(runs["full"], runs["small"], "sequence_loss")
+    gain, interval, *_ = difference(runs["full"], runs["small"], "sequence_loss")
     assert (
         float(small["difference"]) == pytest.approx(gain) and 0.05 < float(small["difference low"]) < 0.1 < gain + 0.1
     )
@@ -219,14 +285,15 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path, capsys):
     page = (tmp_path / "page.html").read_text()
     side_by_side = page[page.index("Side by side") : page.index("<h2>Options")]
     assert f"<td>small<td>3<td>{float(small['mean']):.3g}<td>{float(small['std']):.3g}<td>" in side_by_side
+    assert "<td>held-out proteins and seeds<td>" in side_by_side
     assert f"<td>{gain:+.3g}<td>{interval[0]:+.3g} to {interval[1]:+.3g}<td>worse than it" in side_by_side
     assert side_by_side.count("sequence loss") == 1 and "clash" not in side_by_side
-    assert "10 proteins, held out at the end. Bars: 95 % intervals over proteins; dots: seeds" in page
+    assert "N = 10 held-out proteins" in page and "dots: seeds" in page
     # The tabular: the best bold, the second underlined, their ranks, intervals below.
     tabular = (tmp_path / "table.tex").read_text()
     cells = [[cell.strip() for cell in line.rstrip("\\ ").split("&")] for line in tabular.splitlines() if "&" in line]
     assert [line[0] for line in cells if line[0]][1:] == [
-        "full", "small", "large-0", "constant answer", "small $-$ full", "large-0 $-$ full"
+        "full", "small", "large-0", "baseline", "small $-$ full", "large-0 $-$ full"
     ]  # fmt: skip
     mean, std = float(rows[0]["mean"]), float(rows[0]["std"])
     assert cells[2] == ["full", rf"\textbf{{{mean:.3f}$\pm${std:.3f}}}", cells[2][2], r"\textbf{1.0}"]
@@ -253,7 +320,7 @@ def test_names_are_written_for_latex():
     assert (
         tables.title_in_paper("auprc", ()) == "AUPR" and tables.title_in_paper("sequence_loss", ()) == "Sequence loss"
     )
-    row = Row("a", 3, 0.8557, 0.0071, None, None, "", None, None, "")
+    row = Row("a", 3, 0.8557, 0.0071, None, "", None, None)
     assert tables.mean_and_std(row) == r"0.856$\pm$0.007"
 
 
@@ -295,7 +362,9 @@ def test_the_ablation_of_the_page(tmp_path):
         assert row["seeds"] == "3" and row["difference over"] == "held-out proteins and seeds"
         losses = {}
         for run in ("none", "small-noise"):
-            of_seeds = [read_proteins(tmp_path / "runs" / f"{run}-{seed}" / "valid.tsv")[measure] for seed in range(3)]
+            of_seeds = [
+                read_held_out(tmp_path / "runs" / f"{run}-{seed}" / "valid.tsv").values[measure] for seed in range(3)
+            ]
             losses[run] = np.concatenate(of_seeds)
         gain = losses["small-noise"].mean() - losses["none"].mean()
         assert float(row["difference"]) == pytest.approx(gain)

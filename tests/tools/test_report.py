@@ -5,13 +5,14 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections import defaultdict
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 from sklearn.metrics import auc
 
@@ -21,9 +22,9 @@ from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.tools.evidence import wording
 from siamdiff_min.tools.evidence.wording import finish
-from siamdiff_min.tools.report import captions, figures
+from siamdiff_min.tools.report import captions, picture
 from siamdiff_min.tools.report import command as report
-from siamdiff_min.tools.report.runs import RunFolder, read_predictions
+from siamdiff_min.tools.report.runs import EARLIER, RunFolder, read_predictions
 from siamdiff_min.tools.table.results import TablePredictions, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.config import finetune_options, pretrain_options
@@ -74,37 +75,31 @@ def titles(page: str) -> list[str]:
     return re.findall("<h3>(.*?)</h3>", page)
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The lines of every figure: title -> [(label or style, x, y)]."""
-    pictures, card = {}, figures.card
-
-    def recorded(title, draw, *arguments, **options):
-        def record(axes, *arguments):
-            note = draw(axes, *arguments)
-            pictures[f"{title}, {draw.__name__}"] = [(x.get_color(), *map(list, x.get_data())) for x in axes.lines]
-            return note
-
-        record.__name__ = draw.__name__
-        return card(title, record, *arguments, **options)
-
-    monkeypatch.setattr(figures, "card", recorded)
-    return pictures
+def drawn(*paths: Path) -> dict[str, list]:
+    """The lines of every picture of a page, (colour, x, y), by the picture's name."""
+    found = {}
+    for runs in report.read_sections(paths).values():
+        for one in chain(*report.pictures_of(runs)):
+            axes = Figure().add_subplot()
+            one.draw(axes)
+            found[one.name] = [(line.get_color(), *map(list, line.get_data())) for line in axes.lines]
+    return found
 
 
 # ---- pre-training ----------------------------------------------------------------------------------------------------
 
 
-def test_held_out_losses_stand_beside_a_constant(tmp_path, drawn):
+def test_held_out_losses_stand_beside_their_baseline(tmp_path):
+    """A measure that is exactly 0 has its card too."""
     values = {"clash_rate": 0.0, "sequence_accuracy": 0.125, "loss": 3.0, "x_loss": 2.0, "x_loss_constant": 2.5}
     lines = [{"step": s, "epoch": s, "split": k, **values, "sequence_accuracy": 0.1 * s}
              for s in (1, 2) for k in ("train", "valid")]  # fmt: skip
     write_lines(tmp_path, [*lines[:-1], {**lines[-1], "x_loss": 1.75, "samples": 5}])
     page = report.write_page([tmp_path]).read_text()
-    results, curves = ["loss", "sequence accuracy", "x loss"], ["sequence accuracy", "x loss"]  # no card of a zero
+    results, curves = ["loss", "sequence accuracy", "x loss", "clash rate"], ["sequence accuracy", "x loss"]
     assert titles(page) == results + curves
-    assert "<p class=big>1.75</p><p class=better>better than the constant answer (2.50)" in page
-    assert [y for _, _, y in drawn["x loss, curve"]] == [[2.0, 2.0], [2.0, 1.75], [2.5, 2.5], []]
+    assert "<p class=big>1.75</p><p class=better>better than the baseline (2.50)" in page
+    assert [y for _, _, y in drawn(tmp_path)["x_loss-curve"]] == [[2.0, 2.0], [2.0, 1.75], [2.5, 2.5], []]
 
 
 def describe(folder: Path, config) -> None:
@@ -141,7 +136,7 @@ def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
 @pytest.mark.parametrize(
     "task", [pytest.param(x, marks=pytest.mark.full if x in ("table", "msp") else ()) for x in SCORES]
 )
-def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn):
+def test_the_page_begins_with_the_result_and_its_baseline(tmp_path, task):
     finetuned(tmp_path, task)
     page, found = report.write_page([tmp_path]).read_text(), json.loads((tmp_path / "results.json").read_text())
     title = {"psr": "GDT_TS of a model (PSR)", "table": "None: regression of structures"}.get(task, f"({task.upper()})")
@@ -150,35 +145,32 @@ def test_the_page_begins_with_the_result_and_its_constant(tmp_path, task, drawn)
     show = partial(wording.show, first)
     big = re.findall("<p class=big>(.*?)</p>", page)
     assert len(big) == len(found["mean"]) and big[0].partition(" <small>")[0] == show(found["mean"][first])
-    assert f"95 % interval {' to '.join(map(show, found['interval'][first]))}" in page
-    assert f"the constant answer ({show(found['constant'][first])})" in page
+    assert f"95 % interval {' to '.join(map(show, found['interval'][first]))}, over test structures" in page
+    assert f"the baseline ({show(found['constant'][first])})" in page
     assert "seed 0" in page and "seed 7" in page
     assert f"test split: {found['samples']} samples of {found['counts']['structures']} structures" in page
     kinds = {"ec": ["Precision and recall"], "res": ["Confusion matrix"], "pip": ["ROC curve", "Precision and recall"]}
     expected = kinds.get("pip" if task == "msp" else task, ["Predicted against true"])
     assert [x.split(",")[0] for x in titles(page)[len(big) : len(big) + len(expected)]] == expected
-    curves = drawn[f"{wording.title_of(first)}, curve"]
-    rings = [(x, y) for _, x, y in curves if len(x) == 1]
+    rings = [(x, y) for _, x, y in drawn(tmp_path)[f"{first}-curve"] if len(x) == 1]
     assert rings == [([2], [0.2])] * 2  # of the epochs that were tested, one for each seed
 
 
-def test_the_numbers_of_the_predictions_are_drawn(tmp_path, drawn):
+def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
     finetuned(tmp_path, "pip", (0,))
-    report.write_page([tmp_path])
-    _, x, y = drawn["ROC curve, 8 positives of 16, roc"][0]
+    _, x, y = drawn(tmp_path)["roc curve"][0]
     found = json.loads((tmp_path / "results.json").read_text())
     assert np.isclose(auc(x, y), found["test"]["0"]["auroc"])
 
 
-def test_a_seed_with_a_score_of_0_has_its_dot(tmp_path, drawn):
+def test_a_seed_with_a_score_of_0_has_its_dot(tmp_path):
     """And one whose score is not defined has none."""
     finetuned(tmp_path, "pip", (0, 1, 2))
     found = json.loads((tmp_path / "results.json").read_text())
     for seed, value in {"0": 0.0, "1": 0.5, "2": None}.items():
         found["test"][seed]["auroc"] = value
     (tmp_path / "results.json").write_text(json.dumps(found))
-    report.write_page([tmp_path])
-    dots = [x for _, x, _ in drawn["AUROC, forest"] if len(x) == 1]
+    dots = [x for _, x, _ in drawn(tmp_path)["auroc-intervals"] if len(x) == 1]
     assert [0.0] in dots and [0.5] in dots and any(np.isnan(x).all() for x in dots)
 
 
@@ -195,7 +187,7 @@ def test_the_five_worst_predictions_are_named(tmp_path):
     assert words in page
 
 
-def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
+def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
     for name, shift in (("scratch", 0.0), ("pretrained", 0.2)):
         finetuned(tmp_path / name, "psr", (0, 1), shift, "--lr", str(1e-3 + shift))
     finetuned(tmp_path / "other" / "scratch", "ec")
@@ -209,7 +201,8 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
     assert f"{tmp_path.name}/scratch</text>" in psr and "pretrained</text>" in psr
     assert "<tr><td>lr<td>0.001<td>0.201" in psr and "<td>preset" not in psr  # options that differ, no others
     assert psr.count("Predicted against true") == 2 and "pretrained not told apart from " in psr
-    assert len(drawn["Spearman's rho over all models, forest"]) == 10  # 2 intervals, means, constants; 4 seeds
+    lines = drawn(tmp_path / "scratch", tmp_path / "pretrained")["global_spearman-intervals"]
+    assert len(lines) == 10  # 2 intervals, means, baselines; 4 seeds
     with pytest.raises(SiamDiffError):
         report.main(["scratch", "nowhere"])
 
@@ -267,20 +260,20 @@ def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     finetuned(tmp_path, "psr")
     page = report.write_page([tmp_path], tmp_path / "page.html").read_text()
     assert not re.search(r"<script|<link|<img|src=|url\(h|@import|href=\"[^#]", page)
-    assert "prefers-color-scheme:dark" in page and "name=viewport" in page and figures.INK not in page
+    assert "prefers-color-scheme:dark" in page and "name=viewport" in page and picture.INK not in page
 
 
 def test_an_error_above_that_of_the_mean_is_called_worse():
     gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
     half = dict.fromkeys(gains, 0.5)
-    found = defaultdict(dict, {"mean": half, "constant": half, "gain_interval": gains})
-    run = RunFolder("", {}, {}, found, {}, {})
+    results = EARLIER | {"test": {"0": half}, "gain_interval": gains}
+    run = RunFolder("", {}, results=results, mean=half, baseline=half)
     words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
     for name, word in {**words, "fmax": "not told apart from"}.items():
-        assert f">{word} the constant answer (0.500)<" in captions.verdict(run, name)
+        assert f">{word} the baseline (0.500)<" in captions.verdict(run, name)
 
 
-def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path, drawn):
+def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path):
     random = np.random.default_rng(0)
     target = random.normal(size=40)
     for run, sign in {"good": 1, "bad": -1}.items():
@@ -297,8 +290,11 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path, 
     floor = json.loads((tmp_path / "good" / "results.json").read_text())["floor"]["mean"]["mae"]
     assert "<p class=better>by mae better than the baseline, better than length and composition</p>" in page
     assert f"<p class=better>better than length and composition ({floor:.3f})</p>" in page
-    assert "dotted: a head of length and composition. The measure that counts is mean absolute error" in page
-    assert drawn["mean absolute error (units of the label), forest"][-1][1] == [floor, floor]
+    (runs,) = report.read_sections([tmp_path / "good"]).values()
+    scores, *_ = report.pictures_of(runs)
+    assert all("dotted: a head of length and composition" in one.note for one in scores)
+    assert "The measure that counts is mean absolute error" in page
+    assert drawn(tmp_path / "good")["mae-intervals"][-1][1] == [floor, floor]
     page = report.write_page([tmp_path / "good", tmp_path / "bad"], tmp_path / "both.html").read_text()
     assert "<p class=worse>bad: by mae worse than the baseline" in page
 
@@ -353,6 +349,18 @@ def test_predictions_come_back(tmp_path, task):
         header, *rows = (line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines())
         assert header[2] == "target" and [row[2] for row in rows] == [RESIDUES[i] for i in target]
         assert header[-1] == "class" and [row[-1] for row in rows] == [RESIDUES[i] for i in score.argmax(1)]
+
+
+@pytest.mark.parametrize("task", ["res", "ec", "psr"])
+def test_further_columns_of_predictions_play_no_part(tmp_path, task):
+    """Behind the predicted class, and with names that begin as ours do."""
+    _, _, columns = SCORES[task]
+    own = predictions(task)
+    more = {title: ["x"] * len(own.names) for title in ("prediction_sd", "targets", "model")}
+    write_predictions(tmp_path / "less.tsv", own, columns, task == "res")
+    write_predictions(tmp_path / "more.tsv", own, columns, task == "res", more)
+    less, found = (read_predictions(tmp_path / f"{name}.tsv") for name in ("less", "more"))
+    assert all(np.array_equal(less[name], found[name]) for name in less) and less.keys() == found.keys()
 
 
 def test_predictions_that_are_not_finite_are_not_written(tmp_path):

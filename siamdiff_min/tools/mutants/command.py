@@ -8,6 +8,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from ...machine import identity
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ..report import command as report
-from ..report import figures
+from ..report import picture
 from ..report.captions import text
+from ..report.picture import Picture
 from ..table.labels import read_table
 from .mutation_model import AROUND, Mutation
 from .mutation_names import Positions
@@ -165,7 +167,9 @@ def page(title: str, ranking: Ranking) -> bytes:
     cards = []
     if ranking.model:
         count = ranking.model.prior.mutated.sum()
-        cards.append(figures.card(f"Left out, N = {count}", draw_left_out, ranking, height=4.4))
+        draw = partial(draw_left_out, ranking=ranking)
+        left_out = Picture("left-out", f"Left out, N = {count}", draw, note_left_out(ranking), 4.4)
+        cards.append(picture.card(left_out))
     cards += maps(ranking, better, darkest)
     body += f"<div class=cards>{''.join(cards)}</div>"
 
@@ -197,7 +201,8 @@ def maps(ranking: Ranking, better: np.ndarray, darkest: float) -> list[str]:
     cards = []
     for columns in np.array_split(np.arange(len(better)), count):
         name = f"Effects, {label(columns[0])} to {label(columns[-1])}"
-        cards.append(figures.card(name, draw_map, ranking, better[columns], columns[0], darkest, height=3.8))
+        draw = partial(draw_map, ranking=ranking, better=better[columns], first=columns[0], darkest=darkest)
+        cards.append(picture.card(Picture(name, name, draw, height=3.8)))
     return cards
 
 
@@ -232,16 +237,20 @@ def measured_types(ranking: Ranking) -> list[Mutation]:
     return sorted(found)
 
 
-def draw_left_out(axes, ranking: Ranking) -> str:
+def draw_left_out(axes, ranking: Ranking) -> None:
     """Predictions at positions left out, against the measured values."""
     model = ranking.model
     mutated = model.prior.mutated
     y = ranking.sign * model.y[mutated]
     predicted = ranking.sign * model.left_out[mutated]
-    dots = axes.scatter(y, predicted, s=18, color=figures.COLOURS[0], alpha=0.7, lw=0)
+    dots = axes.scatter(y, predicted, s=18, color=picture.COLOURS[0], alpha=0.7, lw=0)
     dots.set_urls([name for name in ranking.measured if name != "WT"])  # names for the pointer
-    axes.axline((y.mean(), y.mean()), slope=1, color=figures.INK, lw=1, alpha=0.3)
+    axes.axline((y.mean(), y.mean()), slope=1, color=picture.INK, lw=1, alpha=0.3)
     axes.set(xlabel="measured", ylabel="predicted, nothing measured at its position")
+
+
+def note_left_out(ranking: Ranking) -> str:
+    """What there is to say below these predictions."""
     note = "The amount of noise is chosen with all values."
     if ranking.trust is None:
         return note

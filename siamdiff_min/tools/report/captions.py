@@ -7,7 +7,7 @@ from pathlib import Path
 from ...downstream.tasks import TASKS
 from ...files import printable
 from ..evidence import wording
-from ..evidence.verdict import side as side_of
+from ..evidence.verdict import side
 from ..evidence.wording import THAN, show
 from . import comparison
 from .runs import RunFolder
@@ -56,97 +56,119 @@ def about(run: RunFolder) -> str:
         lines.append(f"<small>{text(line)}</small>")
 
     body = "<br>".join(lines)
-    if run.results["unfinished"]:
-        body += f"<p class='big worse'>{run.results['unfinished']}"
+    if run.unfinished:
+        body += f"<p class='big worse'>{run.unfinished}"
     return body
 
 
+def size_of(run: RunFolder) -> str:
+    """On how much a run was tested: "N = 20 samples of 10 structures"; "" if no file says so."""
+    if run.tested:
+        counts = run.results["counts"]
+        positives = f", {counts['positives']} positive" if "positives" in counts else ""
+        sequences = f", {counts['sequences']} sequences" if "sequences" in counts else ""
+        return f"N = {counts['samples']} samples of {counts['structures']} structures{sequences}{positives}"
+    if run.held_out:
+        return f"N = {run.held_out.count} held-out proteins"
+    samples = [line["samples"] for lines in run.lines.values() for line in lines[-1:] if "samples" in line]
+    return f"N = {samples[0]} held-out" if samples else ""
+
+
+def sizes_of(runs: Sequence[RunFolder]) -> str:
+    """The same of several runs, said once if it is the same."""
+    return " / ".join(dict.fromkeys(filter(None, map(size_of, runs)))) or "held out at the end"
+
+
 def tested_on(runs: Sequence[RunFolder]) -> str:
-    """The line below *Result*: on what the runs were tested, and what the signs in the pictures are."""
-    # Runs of one split say the same, which is said once.
-    tested = [run.results for run in runs if run.results["test"]]
-    proteins = [run.results["proteins"] for run in runs if run.results["proteins"]]
-    if tested:
-        splits = dict.fromkeys(": ".join(wording.counted(results)) for results in tested)
-        reasons = dict.fromkeys(results.get("no_interval") for results in tested)
-        no_interval = [f" (none {reason})" for reason in reasons if reason]
-        note = f"{' / '.join(splits)}. Bars: 95 % intervals over draws of structures{''.join(no_interval)}"
-    elif proteins:
-        counts = dict.fromkeys(str(of_run["count"]) for of_run in proteins)
-        note = f"{' / '.join(counts)} proteins, held out at the end. Bars: 95 % intervals over proteins"
-    else:
-        note = "held out at the end"
-    if any(len(run.measured) > 1 for run in runs):
-        note += "; dots: seeds"
-    note += "; dashed: the best answer that looks at nothing"
-    floors = dict.fromkeys(results["floor"]["features"] for results in tested if results["floor"])
-    if floors:
-        note += f"; dotted: a head of {' / '.join(floors)}"
-    return text(f"{note}{what_counts(tested)}")
+    """The line below *Result*: on what the runs were tested, and which measure counts."""
+    tested = [run.results for run in runs if run.tested]
+    splits = dict.fromkeys(": ".join(wording.counted(results)) for results in tested)
+    reasons = dict.fromkeys(results["no_interval"] for results in tested if results["no_interval"])
+    words = " / ".join(splits) or sizes_of(runs)
+    if reasons:
+        words += f". No interval {', or '.join(reasons)}"
+    if not tested:
+        return text(words)
+
+    # Which measure counts, and why.
+    decides = tested[0]["options"].get("metric") or next(iter(tested[0]["mean"]))
+    words += f". The measure that counts is {wording.title_of(decides).partition(' (')[0]}"
+    epochs = [max(results["best_epoch"].values(), default=0) for results in tested]
+    if max(epochs) > 0 and tested[0]["direction"].get(decides):
+        words += ": it has chosen the epoch, on other structures"
+    return text(words)
 
 
 def verdicts(runs: Sequence[RunFolder]) -> str:
-    """The verdicts on runs of tables, a line each."""
+    """The verdicts on runs of tables, and what is not compared, a line each."""
     body = ""
     for run in runs:
+        name = f"{run.name}: " if len(runs) > 1 else ""
         verdict = wording.verdict_of(run.results)
         sentence = wording.sentence(verdict)
         if sentence:
             css = "better" if verdict.good else "worse"
-            name = f"{run.name}: " if len(runs) > 1 else ""
             body += f"<p class={css}>{text(f'{name}{sentence}')}</p>"
+    for run in runs[1:]:
+        reason = comparison.why_not(runs[0], run)
+        if reason:
+            sentence = f"{run.name} is not compared with {runs[0].name}: {reason}"
+            body += f"<p class=worse>{text(sentence)}</p>"
     return body
-
-
-def what_counts(tested: Sequence[dict]) -> str:
-    """A sentence that says which measure of a fine-tuned run counts, and why; "" for pre-training."""
-    if not tested:
-        return ""
-    decides = tested[0]["options"].get("metric") or next(iter(tested[0]["mean"]))
-    words = f". The measure that counts is {wording.title_of(decides).partition(' (')[0]}"
-    epochs = [max(results["best_epoch"].values(), default=0) for results in tested]
-    if max(epochs) > 0 and tested[0]["direction"].get(decides):
-        words += ": it has chosen the epoch, on other structures"
-    return words
 
 
 # ---- a measure -------------------------------------------------------------------------------------------------------
 
 
+def with_interval(run: RunFolder, measure: str) -> str:
+    """A measure of a run, in brackets its interval: "0.80 (0.61 to 0.93)"; "" if the run has not measured it."""
+    if measure not in run.mean:
+        return ""
+    ends = comparison.interval_of(run, measure)
+    brackets = f" ({' to '.join(show(measure, end) for end in ends)})" if ends else ""
+    return f"{show(measure, run.mean[measure])}{brackets}"
+
+
+def over(runs: Sequence[RunFolder], measure: str) -> str:
+    """What the numbers in brackets are; "" if there are none."""
+    ours = [run for run in runs if measure in run.mean and comparison.interval_of(run, measure)]
+    sources = dict.fromkeys(comparison.sources(measure, run) for run in ours)
+    return f"95 % intervals over {' / '.join(sources)}" if sources else ""
+
+
 def verdict(run: RunFolder, measure: str) -> str:
-    """A result in words: its value, its interval, how it compares with the constant answer."""
-    value = run.results["mean"][measure]
-    interval = comparison.over_proteins(run, measure)
-    baseline = run.results["constant"].get(measure)
-    gain = comparison.over_baseline(run, measure)
-
-    words = f"<p class=big>{show(measure, value)}{correct_of(run, measure)}</p>"
-    if interval:
-        low, high = interval
-        words += f"<p>95 % interval {show(measure, low)} to {show(measure, high)}</p>"
-    if baseline is None:
-        return words
-
-    # Pre-training without a valid.tsv has no interval: its value alone decides. A test split that is too small for an
-    # interval decides nothing.
-    if not gain and not run.results["test"]:
-        gain = [value - baseline, value - baseline]
-    if not gain:
-        return f"{words}<p class=not>the constant answer has {show(measure, baseline)}</p>"
-    side = wording.against_baseline(run.results, measure) or side_of(measure, gain, run.results["direction"])
-    words += said_beside(side, "the constant answer", show(measure, baseline))
-
-    # A linear head also stands beside the same head of length and composition.
+    """A result in words: its value, its interval, how it compares with the baseline, and with a head of composition."""
+    words = f"<p class=big>{show(measure, run.mean[measure])}{correct_of(run, measure)}</p>"
+    ends = comparison.interval_of(run, measure)
+    if ends:
+        low, high = (show(measure, end) for end in ends)
+        words += f"<p>95 % interval {low} to {high}, over {comparison.sources(measure, run)}</p>"
+    baseline = run.baseline.get(measure)
+    if baseline is not None:
+        words += said_beside(side_of_baseline(run, measure), "the baseline", show(measure, baseline))
     floor = run.results["floor"]
     if measure in floor.get("mean", {}):
-        side = floor["verdict"].get(measure, "beside")
-        words += said_beside(side, floor["features"], show(measure, floor["mean"][measure]))
+        words += said_beside(
+            floor["verdict"].get(measure, ""), floor["features"], show(measure, floor["mean"][measure])
+        )
     return words
 
 
+def side_of_baseline(run: RunFolder, measure: str) -> str:
+    """The side of the baseline on which a run is; "" if a test split is too small to say.
+
+    Pre-training without a valid.tsv has no interval: its value alone decides.
+    """
+    if run.tested:
+        return wording.against_baseline(run.results, measure)
+    gain = run.mean[measure] - run.baseline[measure]
+    return side(measure, comparison.over_baseline(run, measure) or [gain, gain], {})
+
+
 def said_beside(side: str, other: str, value: str) -> str:
-    """On which side of another value a result is; `beside` if nothing is said."""
-    return f"<p class={CSS[side]}>{THAN.get(side, side)} {text(other)} ({value})</p>"
+    """On which side of another value a result is."""
+    words = f"{THAN[side]} {other}" if side else f"beside {other}"
+    return f"<p class={CSS[side or 'beside']}>{text(words)} ({value})</p>"
 
 
 def correct_of(run: RunFolder, measure: str) -> str:
@@ -159,14 +181,13 @@ def correct_of(run: RunFolder, measure: str) -> str:
 
 
 def difference(runs: Sequence[RunFolder], measure: str) -> str:
-    """Of two runs on one test split the second minus the first, with its interval; else nothing."""
+    """Of two runs the second minus the first, with its interval, or why they are not compared; else nothing."""
     if len(runs) != 2:
         return ""
     first, second = runs
-    gain, interval = comparison.difference(first, second, measure)
-    if interval is None:
+    found = comparison.difference(first, second, measure)
+    if not found.side:
         return ""
-    side = side_of(measure, interval, second.results["direction"])
-    low, high = interval
-    words = f"{second.name} {THAN[side]} {first.name}: {gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
-    return f"<p class={CSS[side]}>{text(words)}</p>"
+    low, high = found.interval
+    words = f"{second.name} {THAN[found.side]} {first.name}: {found.gain:+.3g}, 95 % interval {low:+.3g} to {high:+.3g}"
+    return f"<p class={CSS[found.side]}>{text(f'{words}, over {found.sources}')}</p>"

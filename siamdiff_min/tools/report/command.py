@@ -1,9 +1,9 @@
 """One page to show: `siamdiff report RUN...` draws runs of train.py or finetune.py, and compares several.
 
-The result comes first, with its interval, the best answer that looks at nothing, and the predictions; of several runs
-the differences to the first one (`comparison.py`, also as CSV or LaTeX); then the curves with all seeds, and the
-options. A page is one file without scripts, for wide screens and phones, dark and light. Its
-words are HTML (`captions.py`). Only the pictures (`figures.py`) need matplotlib: pip install matplotlib.
+The result comes first, with its interval, the baseline, and the predictions; of several runs the differences to the
+first one (`comparison.py`, also as CSV or LaTeX); then the curves with all seeds, and the options. A page is one file
+without scripts, for wide screens and phones, dark and light. Its words are HTML (`captions.py`). Only the pictures
+(`figures.py`) need matplotlib: pip install matplotlib.
 """
 
 import importlib.util
@@ -20,9 +20,10 @@ from ...training.metrics_file import in_order
 from ...training.summary import cell
 from ..evidence.wording import rows as rows_of_results
 from ..evidence.wording import title_of
-from . import figures
+from . import figures, picture
 from .captions import about, difference, predicted, tested_on, text, verdict, verdicts
-from .comparison import NOTE
+from .comparison import units
+from .picture import Picture
 from .runs import RunFolder, read_runs
 from .tables import comparison_rows, measures_to_compare, write_csv, write_latex
 
@@ -41,9 +42,8 @@ small,.note{color:var(--soft);font-size:.87rem}.big{font-size:2rem;font-weight:6
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,21rem),1fr));gap:1rem;align-items:start}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:1rem;min-width:0}
 svg{display:block;width:100%;height:auto;color:var(--soft)}svg text{font-family:system-ui,sans-serif!important}
-.legend span{margin-right:1.2em}i{display:inline-block;width:1.5em;border-top:4px solid;margin:0 .4em .25em 0}
-.thin{border-top-width:1px}.dashed{border-top:2px dashed}.ring{width:.7em;height:.7em;border:2px solid;
-border-radius:50%;margin-bottom:-.1em}.tables{display:flex;flex-wrap:wrap;gap:0 3rem}
+i{display:inline-block;width:1.5em;border-top:4px solid;margin:0 .4em .25em 0}
+.tables{display:flex;flex-wrap:wrap;gap:0 3rem}
 .tables>div{overflow-x:auto;max-width:100%}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 td,th{text-align:left;padding:.25rem 1.2rem .25rem 0;border-bottom:1px solid var(--rule);font-size:.9rem}
 th{color:var(--soft);font-weight:500}tr>*{white-space:nowrap}"""
@@ -58,20 +58,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--latex", type=Path, help="write mean ± sd, intervals and ranks to this file, as Tables 1 and 2"
     )
+    parser.add_argument("--figures", type=Path, help="write every picture to this folder, as PDF, SVG and PNG")
     args = parser.parse_args(argv)
-    print(write_page(args.run, args.out))
+    sections = read_sections(args.run)
+    print(write_page(args.run, args.out, sections))
+    if args.figures:
+        write_pictures(args.figures, sections)
     if args.csv or args.latex:
-        sections = {}
-        for title, runs in read_sections(args.run).items():
-            sections[title] = runs, measures_to_compare(runs, measures_of(runs))
-        if not any(measures for _, measures in sections.values()):
+        tables = {title: (runs, measures_to_compare(runs, measures_of(runs))) for title, runs in sections.items()}
+        if not any(measures for _, measures in tables.values()):
             raise SiamDiffError("no run has a loss, error, accuracy or score yet, so there is no table to write")
-        if args.csv:
-            write_csv(args.csv, sections)
-            print(args.csv)
-        if args.latex:
-            write_latex(args.latex, sections)
-            print(args.latex)
+        for path, write in ((args.csv, write_csv), (args.latex, write_latex)):
+            if path:
+                write(path, tables)
+                print(path)
     warn_without_pictures()
     return 0
 
@@ -87,83 +87,96 @@ def warn_without_pictures() -> None:
         print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
 
 
-def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
-    sections = read_sections(paths)
-    body = without_pictures()
-    for title, runs in sections.items():
-        body += heading(runs, title)
-        body += section(runs)
-    if out is None:
-        out = paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html")
-    write_file(out, as_page(", ".join(sections), body))
-    return out
-
-
 def read_sections(paths: Sequence[Path]) -> dict[str, list[RunFolder]]:
-    """What was predicted -> the runs that did: they are compared."""
+    """What was predicted -> the runs that did: they are compared. Raises SiamDiffError."""
     sections = defaultdict(list)
     for run in read_runs(paths):
         sections[predicted(run)].append(run)
     return sections
 
 
+def write_page(paths: Sequence[Path], out: Path | None = None, sections: Mapping | None = None) -> Path:
+    """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
+    sections = sections or read_sections(paths)
+    body = without_pictures()
+    for title, runs in sections.items():
+        body += heading(runs, title) + results_of(runs) + tables_of(runs)
+    if out is None:
+        out = paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html")
+    write_file(out, as_page(", ".join(sections), body))
+    return out
+
+
+def write_pictures(folder: Path, sections: Mapping[str, Sequence[RunFolder]]) -> None:
+    """Every picture of the page as files; of several sections each in a folder of its own. Raises SiamDiffError."""
+    if without_pictures():
+        raise SiamDiffError(f"--figures: {NO_MATPLOTLIB}")
+    for title, runs in sections.items():
+        scores, predictions, curves = pictures_of(runs)
+        own = folder / picture.file_name(title) if len(sections) > 1 else folder
+        count = picture.write_figures(own, [*scores, *predictions, *curves])
+        print(f"{own}: {count} files, each picture as {', '.join(picture.FORMATS)} in {len(picture.COLUMNS)} widths")
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
 def heading(runs: Sequence[RunFolder], title: str) -> str:
     """What was predicted, and by which runs."""
     body = f"<h1>{text(title)}</h1>"
     for number, run in enumerate(runs):
-        name = f"{mark(figures.colour_of(number))}<b>{text(run.name)}</b> " if len(runs) > 1 else ""
+        colour = picture.colour_of(number)
+        name = f'<i style="border-color:{colour}"></i><b>{text(run.name)}</b> ' if len(runs) > 1 else ""
         body += f"<p>{name}{about(run)}"
     return body
 
 
-def section(runs: Sequence[RunFolder]) -> str:
-    """All about runs of one task, or of pre-training: result, predictions, curves, tables."""
-    # The scores, and beside them the predictions, which of several runs begin a new line.
-    scores, curves = cards_of(runs)
+def results_of(runs: Sequence[RunFolder]) -> str:
+    """The result of runs of one task, or of pre-training: scores, predictions, side by side, and the curves."""
+    # Beside the scores stand the predictions, which of several runs begin a new line.
+    scores, predictions, curves = ([*map(picture.card, pictures)] for pictures in pictures_of(runs))
     apart = "</div><p><div class=cards>" if len(runs) > 1 else ""
-    cards = [*scores, apart, *figures.prediction_cards(runs)]
-    body = f"<h2>Result</h2>{verdicts(runs)}<p class=note>{tested_on(runs)}</p>{legend(runs)}"
-    body += f"<div class=cards>{''.join(cards)}</div>"
-
-    # Side by side, and how the numbers came about.
+    body = f"<h2>Result</h2>{verdicts(runs)}<p class=note>{tested_on(runs)}</p>"
+    body += f"<div class=cards>{''.join([*scores, apart, *predictions])}</div>"
     rows = comparison_rows(runs, measures_to_compare(runs, measures_of(runs)))
     if len(runs) > 1 and len(rows) > 1:
-        body += f"<p class=note>{NOTE}.</p><div class=tables>{as_html('Side by side', rows)}</div>"
+        body += f"<div class=tables>{as_html('Side by side', rows)}</div>"
     if curves:
-        body += f"<h2>Curves</h2>{legend(runs, curves=True)}<div class=cards>{''.join(curves)}</div>"
+        body += f"<h2>Curves</h2><div class=cards>{''.join(curves)}</div>"
+    return body
 
-    # All numbers of every run, and what it was told.
+
+def tables_of(runs: Sequence[RunFolder]) -> str:
+    """All numbers of every run, and what it was told."""
     tables = []
     for run in runs:
-        if run.results["test"]:
+        if run.tested:
             title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
-            tables.append(as_html(title, rows_of_results(run.results)))
+            tables.append(as_html(f"{title}, intervals over {units(run)}", rows_of_results(run.results)))
     tables.append(as_html("Options", options_of(runs)))
     if any(run.made for run in runs):
         tables.append(as_html("How it was made", origins_of(runs)))
-    return f"{body}<div class=tables>{''.join(tables)}</div>"
+    return f"<div class=tables>{''.join(tables)}</div>"
 
 
-def cards_of(runs: Sequence[RunFolder]) -> tuple[list[str], list[str]]:
-    """Of every measure the card of its result, and the one of its curve, if it has changed."""
-    lines = lines_of(runs)
+def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture], list[Picture]]:
+    """Of every measure the picture of its result; the predictions; the curves of what has changed."""
     names = measures_of(runs)
+    logged = defaultdict(set)  # the values of every measure in metrics.jsonl
+    for line in lines_of(runs):
+        for name, value in line.items():
+            logged[name].add(value)
     scores = []
     curves = []
     for name in names:
         title = title_of(name, names)
-        # A row for every run that has this measure. One run is compared with the constant answer, two with each other.
-        scored = [run for run in runs if run.results["mean"].get(name) is not None]
-        if scored:
+        scored = [run for run in runs if name in run.mean]
+        if scored:  # one run is compared with the baseline, two with each other
             words = verdict(runs[0], name) if len(runs) == 1 else difference(runs, name)
-            height = 0.55 + len(scored) * (0.5 if len(runs) > 1 else 0.25)  # inches
-            scores.append(figures.card(title, figures.forest, scored, name, height=height, words=words))
-        # A curve, if there is more than one point on it.
-        values = {line.get(name) for line in lines} - {None}
-        if len(values) > 1:
-            curves.append(figures.card(title, figures.curve, runs, name))
-    return scores, curves
+            scores.append(figures.picture_of_result(scored, runs, name, title, words))
+        if len(logged[name] - {None}) > 1:
+            curves.append(figures.picture_of_curve(runs, name, title))
+    return scores, figures.pictures_of_predictions(runs), curves
 
 
 def lines_of(runs: Sequence[RunFolder]) -> list[dict]:
@@ -173,44 +186,13 @@ def lines_of(runs: Sequence[RunFolder]) -> list[dict]:
 
 
 def measures_of(runs: Sequence[RunFolder]) -> list[str]:
-    """The measures to show: those of the results, then those that were only logged. No speeds.
-
-    Without `loss` if it is not the same sum in all runs.
-    """
+    """The measures to show: those of the results, then those that were only logged. No speeds."""
     logged = {}
     for line in lines_of(runs):
         logged |= line
-    names = dict.fromkeys(name for run in runs for name in run.results["mean"])
+    names = dict.fromkeys(name for run in runs for name in run.mean)
     names |= dict.fromkeys(name for name, _ in in_order(logged))
-
-    # What a loss is the sum of.
-    sums = {tuple(run.config.get(option) for option in ("method", "ablation", "preset")) for run in runs}
-    if len(sums) > 1:
-        names.pop("loss", None)
     return [name for name in names if not name.endswith("_per_second")]
-
-
-def legend(runs: Sequence[RunFolder], curves: bool = False) -> str:
-    """The colours of runs or seeds, if there are several; with `curves` also the kinds of lines."""
-    # A run alone shows its seeds.
-    if len(runs) == 1:
-        colours = {f"seed {seed}": colour for seed, colour in figures.colours(runs, runs[0]).items()}
-    else:
-        colours = {run.name: figures.colour_of(number) for number, run in enumerate(runs)}
-    items = []
-    if len(colours) > 1:
-        items += [f"<span>{mark(colour)}{text(name)}</span>" for name, colour in colours.items()]
-    if curves:
-        lines = {"thick": "held out", "thin": "training", "dashed": "constant answer"}
-        if any(run.results["best_epoch"] for run in runs):
-            lines["ring"] = "best epoch, the one that is tested"
-        items += [f"<span class=not><i class={css}></i>{words}</span>" for css, words in lines.items()]
-    return f"<p class=legend>{''.join(items)}</p>"
-
-
-def mark(colour: str) -> str:
-    """A short line in a colour."""
-    return f'<i style="border-color:{colour}"></i>'
 
 
 def options_of(runs: Sequence[RunFolder]) -> list[list[str]]:

@@ -2,171 +2,205 @@
 
 An interval has two sources, which are independent. One is the held-out proteins (pre-training: the mean of a protein's
 losses; Student's t) or test structures (fine-tuning: the draws of results.json). The other is the seeds of a method
-(Student's t; of a difference Welch's); what a protein varies by from seed to seed counts with the proteins. Half widths
-of independent sources add up in squares (W. G. Howe, J. Am. Stat. Assoc. 69, 789, 1974). One seed says nothing of the
-others: its interval is over proteins or structures alone.
+(evidence/intervals.py). Only what met the same rows and the same noise is compared.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
-from ..evidence.bootstrap import interval
+from ..evidence.bootstrap import difference_interval, interval
+from ..evidence.intervals import mean_interval, t_interval, variance_among_seeds, with_seeds, within_range
+from ..evidence.verdict import side
 from .runs import RunFolder
 
-# Two draws of noise at the same steps t differ by less, large and small noise by more: 2.88 and 1.80 (residue level).
-SAME_NOISE = 0.15
-NOTE = "95 % intervals over held-out proteins or test structures, and over seeds if there are several"
+SUM = ("method", "ablation", "preset", "level")  # options that decide what a loss is the sum of
+SAME = 1e-5  # of one mask and one noise the baselines of a draw are one number, but for rounding
+MASK = "sequence_loss_constant"
+STRUCTURE = "structure_loss_constant"
+
+
+class Difference(NamedTuple):
+    """A run minus the first one."""
+
+    gain: float | None = None
+    interval: list[float] | None = None
+    sources: str = ""  # of the interval
+    side: str = ""  # better, worse, untold, other; "" without an interval
+    why_not: str = ""  # they are not compared, or without an interval
 
 
 class Row(NamedTuple):
-    """A measure of a run, and its difference to the first run; None if it is not known."""
+    """A measure of a run, and its difference to the first run."""
 
     run: str
     seeds: int
     mean: float
     std: float | None  # over seeds
     interval: list[float] | None
-    baseline: float | None  # the best answer that looks at nothing
     sources: str  # of the interval
-    gain: float | None
-    gain_interval: list[float] | None
-    gain_sources: str
+    baseline: float | None  # the best answer that looks at nothing
+    difference: Difference | None  # None of the first run
 
 
 def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
-    """A row for every run that has this measure, the first of them that which the others are compared with."""
+    """A row for every run that has this measure."""
     rows = []
-    having = [run for run in runs if run.results["mean"].get(measure) is not None]
-    for run in having:
-        values = of_seeds(run, measure)
-        gain, gain_interval = difference(having[0], run, measure) if run is not having[0] else (None, None)
+    for run in runs:
+        if measure not in run.mean:
+            continue
+        values = run.seeds_of(measure)
         row = Row(
             run=run.name,
             seeds=max(len(values), 1),  # older versions kept the mean alone
-            mean=run.results["mean"][measure],
+            mean=run.mean[measure],
             std=float(np.std(values, ddof=1)) if len(values) > 1 else None,
             interval=interval_of(run, measure),
-            baseline=run.results["constant"].get(measure),
-            sources=sources(run),
-            gain=gain,
-            gain_interval=gain_interval,
-            gain_sources=sources(having[0], run),
+            sources=sources(measure, run),
+            baseline=run.baseline.get(measure),
+            difference=None if run is runs[0] else difference(runs[0], run, measure),
         )
         rows.append(row)
     return rows
 
 
-def of_seeds(run: RunFolder, measure: str) -> np.ndarray:
-    """A measure of every seed (S,)."""
-    values = [metrics.get(measure) for metrics in run.measured.values()]
-    return np.array([value for value in values if value is not None], dtype=float)
+def are_ranked(rows: Sequence[Row]) -> bool:
+    """Whether all runs of a measure were compared, so that one may be called the best."""
+    return len(rows) > 1 and all(row.difference is None or row.difference.gain is not None for row in rows)
+
+
+# ---- may they be compared? -------------------------------------------------------------------------------------------
+
+
+def why_not(first: RunFolder, second: RunFolder, measure: str = "") -> str:
+    """Why two runs, or a measure of them, are not compared, in words; "" if they are."""
+    if not same_rows(first, second):
+        return "scored on other rows"
+    if not same_noise(first, second):
+        return "held out at other noise"
+    if measure and measure not in first.mean:
+        return f"not measured in {first.name}"
+    other_sum = any(first.config.get(name) != second.config.get(name) for name in SUM)
+    return "another sum of losses" if measure == "loss" and other_sum else ""
+
+
+def same_rows(first: RunFolder, second: RunFolder) -> bool:
+    """Whether two runs were scored on the same rows, which hashes tell, or predictions; else the number of rows.
+
+    With folds, heads that learned from other shares of the table are not compared.
+    """
+    if first.tested != second.tested or first.config.get("folds") != second.config.get("folds"):
+        return False
+    splits = [split_of(run) for run in (first, second)]
+    if None not in splits:
+        return splits[0] == splits[1]
+    if first.predictions and second.predictions:
+        one, two = (next(iter(run.predictions.values())) for run in (first, second))
+        return all(np.array_equal(one[name], two[name]) for name in ("id", "target"))
+    return first.results["counts"].get("samples") == second.results["counts"].get("samples")
+
+
+def split_of(run: RunFolder) -> str | None:
+    """A hash of the rows that a run was scored on; None if no file has it."""
+    if run.held_out:
+        return run.held_out.split
+    return str(run.draws["split"]) if "split" in run.draws else None
+
+
+def same_noise(first: RunFolder, second: RunFolder) -> bool:
+    """Whether the held-out proteins of two pre-trained runs had the same noise, as the baselines of every draw tell.
+
+    Where residues were masked, the mask tells t; then the structure loss may have another baseline, as the second view
+    of SiamDiff has noise of its own. But coordinates must have had noise in both or in neither, of one preset.
+    """
+    if first.tested or first.config.get("level") != second.config.get("level"):  # CA atoms and all: other units
+        return first.tested
+    before, after = noise_of(first), noise_of(second)
+    both = {*before} & {*after}
+    if MASK in both and first.config.get("preset") == second.config.get("preset"):
+        if (STRUCTURE in before) != (STRUCTURE in after):
+            return False
+        both -= {STRUCTURE}
+    return all(np.allclose(before[name], after[name], rtol=SAME, atol=SAME, equal_nan=True) for name in both)
+
+
+def noise_of(run: RunFolder) -> Mapping[str, np.ndarray | float]:
+    """The baselines of every draw of the held-out proteins; of older versions their means."""
+    if run.held_out and run.held_out.noise:
+        return run.held_out.noise
+    return {f"{name}_constant": value for name, value in run.baseline.items()}
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def interval_of(run: RunFolder, measure: str) -> list[float] | None:
     """The 95 % interval of the mean over seeds; None if no file of the run has what it takes."""
-    return widened(run.results["mean"][measure], over_proteins(run, measure), measure, run)
+    if run.held_out and measure in run.held_out.values:
+        ends = mean_interval(measure, run.held_out.values[measure].mean(0))
+    else:
+        ends = run.results["interval"].get(measure)
+    return within_range(measure, widened(run.mean[measure], ends, measure, run))
 
 
-def difference(first: RunFolder, second: RunFolder, measure: str) -> tuple[float | None, list[float] | None]:
+def difference(first: RunFolder, second: RunFolder, measure: str) -> Difference:
     """The second run minus the first, and its 95 % interval.
 
-    The interval is None if they were not held out on the same proteins, both are if the noise is another one. Protein
-    k, or draw k of the structures, is the same in both. So their differences vary by less than each of the two.
+    Protein k, or draw k of the structures, is the same in both. So their differences vary by less than each of the two.
     """
-    if not same_noise(first, second):
-        return None, None
-    gain = second.results["mean"][measure] - first.results["mean"][measure]
-    before = first.results["draws"] or first.results["proteins"]
-    after = second.results["draws"] or second.results["proteins"]
-    if measure not in before or measure not in after or before["split"] != after["split"]:
-        return gain, None
-    if first.results["draws"]:
-        count = min(len(before[measure]), len(after[measure]))
-        ends = interval(after[measure][:count] - before[measure][:count])
-    else:
-        ends = t_interval(after[measure].mean(0) - before[measure].mean(0))
-    return gain, widened(gain, ends, measure, first, second)
+    problem = why_not(first, second, measure)
+    if problem:
+        return Difference(why_not=problem)
+    gain = second.mean[measure] - first.mean[measure]
+    ends = widened(gain, paired(first, second, measure, gain), measure, first, second)
+    if ends is None:
+        return Difference(gain, why_not="no interval")
+    told = side(measure, ends, second.results["direction"])
+    return Difference(gain, ends, sources(measure, first, second), told)
 
 
-def same_noise(first: RunFolder, second: RunFolder) -> bool:
-    """Whether two pre-trained runs were held out at noise of one size, as far as the best constant answers tell.
-
-    It is another one in the other stage, as a run has it that was stopped in the first.
-    """
-    before = first.results["constant"]
-    after = second.results["constant"]
-    tested = first.results["test"] or second.results["test"]
-    both = [name for name in before if name != "loss" and before[name] and after.get(name)]
-    return bool(tested) or all(math.isclose(before[name], after[name], rel_tol=SAME_NOISE) for name in both)
-
-
-def over_proteins(run: RunFolder, measure: str) -> list[float] | None:
-    """The interval over held-out proteins, or over test structures as results.json has it."""
-    values = run.results["proteins"].get(measure)
-    return run.results["interval"].get(measure) if values is None else t_interval(values.mean(0))
+def paired(first: RunFolder, second: RunFolder, measure: str, gain: float) -> list[float] | None:
+    """The interval of a difference over proteins or draws; None if they are not kept."""
+    if first.held_out and second.held_out:
+        before, after = first.held_out.values, second.held_out.values
+        if measure not in before or measure not in after:
+            return None
+        return t_interval(after[measure].mean(0) - before[measure].mean(0))
+    if measure not in first.draws or measure not in second.draws:
+        return None
+    count = min(len(first.draws[measure]), len(second.draws[measure]))
+    drawn = second.draws[measure][:count] - first.draws[measure][:count]
+    if not first.config.get("folds"):
+        return interval(drawn)
+    counts = first.results["counts"]
+    return difference_interval(gain, drawn, counts.get("sequences", counts["structures"]), folds=True)
 
 
 def over_baseline(run: RunFolder, measure: str) -> list[float] | None:
     """The interval of a measure minus that of the best answer that looks at nothing, for the same proteins."""
-    values = run.results["proteins"].get(measure)
-    baseline = run.results["proteins"].get(f"{measure}_constant")
-    if values is None or baseline is None:
-        return run.results["gain_interval"].get(measure)
-    return t_interval((values - baseline).mean(0))
-
-
-def t_interval(values: np.ndarray) -> list[float] | None:
-    """Student's 95 % interval of the mean of the finite values; None of fewer than two."""
-    finite = values[np.isfinite(values)]
-    if len(finite) < 2:
-        return None
-    half = stats.t.ppf(0.975, len(finite) - 1) * np.std(finite, ddof=1) / math.sqrt(len(finite))
-    return [float(finite.mean() - half), float(finite.mean() + half)]
+    values = run.held_out.values if run.held_out else {}
+    if f"{measure}_constant" in values and measure in values:
+        return t_interval((values[measure] - values[f"{measure}_constant"]).mean(0))
+    return run.results["gain_interval"].get(measure)
 
 
 def widened(value: float, ends: list[float] | None, measure: str, *runs: RunFolder) -> list[float] | None:
-    """An interval over proteins, made wider by the variation among the seeds of one or two runs.
-
-    It stays as it is if a run has one seed only.
-    """
-    seeds = [len(of_seeds(run, measure)) for run in runs]
-    if ends is None or min(seeds) < 2:
-        return ends
-
-    # Welch's degrees of freedom; of one run they are those of Student.
-    squares = np.array([variance_of_seeds(run, measure) for run in runs]) / seeds
-    if not squares.any():
-        return ends
-    freedom = squares.sum() ** 2 / (squares**2 / np.subtract(seeds, 1)).sum()
-    half = float(stats.t.ppf(0.975, freedom) * math.sqrt(squares.sum()))
-    low, high = ends
-    return [value - math.hypot(value - low, half), value + math.hypot(high - value, half)]
+    """An interval over proteins, made wider by the variation among the seeds of one or two runs."""
+    seeds = [run.seeds_of(measure) for run in runs]
+    proteins = [run.held_out.values.get(measure) if run.held_out else None for run in runs]
+    variances = [variance_among_seeds(*pair) for pair in zip(seeds, proteins)]
+    return with_seeds(value, ends, variances, [max(len(of_run), 1) for of_run in seeds])
 
 
-def variance_of_seeds(run: RunFolder, measure: str) -> float:
-    """The variance among seeds. What single proteins vary by from seed to seed is taken off, if it is known.
-
-    It is then the component of variance of two crossed factors, from their mean squares (S. R. Searle, G. Casella,
-    C. E. McCulloch, Variance Components, 1992), and 0 if that is negative.
-    """
-    variance = np.var(of_seeds(run, measure), ddof=1)
-    values = run.results["proteins"].get(measure)
-    if values is None:
-        return variance
-    values = values[:, np.isfinite(values).all(0)]
-    seeds, proteins = values.shape
-    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
-    mean_square = (rest**2).sum() / max(1, (seeds - 1) * (proteins - 1))
-    return max(0.0, variance - mean_square / max(1, proteins))
-
-
-def sources(*runs: RunFolder) -> str:
+def sources(measure: str, *runs: RunFolder) -> str:
     """What the interval of a run is over, or that of the difference of two, in words."""
-    of_proteins = any(run.results["proteins"] for run in runs)
-    words = "held-out proteins" if of_proteins else "test structures"
-    seeds = [len(run.measured) for run in runs]
-    return f"{words} and seeds" if min(seeds) > 1 else words
+    words = units(runs[0])
+    return f"{words} and seeds" if min(len(run.seeds_of(measure)) for run in runs) > 1 else words
+
+
+def units(run: RunFolder) -> str:
+    """What is drawn again: the held-out proteins, or the structures of the test split."""
+    if run.tested:
+        return "test sequences" if "sequences" in run.results["counts"] else "test structures"
+    return "held-out proteins"

@@ -1,76 +1,28 @@
-"""The pictures of a page, each in a card. Only they need matplotlib: pip install matplotlib.
+"""The pictures of a page: of every measure, and of the predictions. A function that draws takes axes first.
 
-A function that draws takes axes first, and may return a note, which then stands below the picture.
+Every picture says in its own words how many samples it is of, the unit, and what its intervals are over.
 """
 
-import io
 import math
-import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-from ...downstream.metrics import spearman
 from ...files import printable
 from ..evidence.verdict import less_is_better
-from ..evidence.wording import show
-from .captions import text
-from .comparison import over_proteins
+from ..evidence.wording import show, title_of
+from .captions import over, sizes_of, with_interval
+from .comparison import interval_of
+from .picture import COLOURS, INK, SQUARE, Picture, colour_of
 from .runs import RunFolder, properties
 
-COLOURS = ("#2f7fd1", "#d9652b", "#1f9e77", "#a35bc2", "#b8860b", "#2ba3b8", "#d0478a", "#7f8790")  # of runs, or seeds
-INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader
-STYLE = {
-    "svg.fonttype": "none",  # words stay words
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.spines.bottom": False,
-    "xtick.color": INK,
-    "xtick.bottom": False,
-    "ytick.color": INK,
-    "ytick.left": False,
-}
-LINK = re.compile('<a xlink:href="(.*?)".*?>(.*?)</a>', flags=re.DOTALL)
-WIDTH = 4.6  # inches, as is the height of a card
-SQUARE = 4.4  # height of a picture with two axes alike
 WORST = 5  # dots with their names
 MOST_CELLS = 20  # classes whose counts are written into a confusion matrix
-
-
-def card(title: str, draw: Callable, *arguments, height: float = 2.8, words: str = "") -> str:
-    """A card with words, with what `draw` draws on axes, in the colours of the page, and with the note it returns.
-
-    Without matplotlib the words remain; without words too there is no card.
-    """
-    head = f"<div class=card><h3>{text(title)}</h3>{words}"
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        return f"{head}</div>" if words else ""
-
-    with rc_context(STYLE):
-        figure = Figure((WIDTH, height), layout="constrained")
-        axes = figure.add_subplot()
-        axes.grid(color=INK, alpha=0.12)
-        note = draw(axes, *arguments) or ""
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True, dpi=150)
-
-    # What stands before the first tag is for a file of its own.
-    _, tag, rest = file.getvalue().partition("<svg")
-    svg = tag + rest.replace(INK, "currentColor")
-    # A point with an address is a link. Its address is a name, for the browser to show under the pointer.
-    svg = LINK.sub(r"<g><title>\1</title>\2</g>", svg)
-    return f"{head}{svg}<p class=note>{note}</div>"
 
 
 def colours(runs: Sequence[RunFolder], run: RunFolder) -> dict[str, str]:
@@ -81,55 +33,109 @@ def colours(runs: Sequence[RunFolder], run: RunFolder) -> dict[str, str]:
     return {seed: colour_of(number) for number, seed in enumerate(seeds)}
 
 
-def colour_of(number: int) -> str:
-    """The colour of one of several runs or seeds."""
-    return COLOURS[number % len(COLOURS)]
+def legend(axes, runs: Sequence[RunFolder], shown: Sequence[RunFolder], measure: str) -> None:
+    """In the picture: the value of every run with its interval; of the only run its seeds, if there are several."""
+    labels = {}
+    for run in shown:
+        own = colours(runs, run)
+        if len(runs) > 1:
+            labels[colour_of(runs.index(run))] = f"{run.name[:40]} {with_interval(run, measure)}"
+        elif len(own) > 1:
+            values = {seed: run.of_seeds.get(seed, {}).get(measure) for seed in own}
+            words = {seed: "" if value is None else show(measure, value) for seed, value in values.items()}
+            labels |= {colour: f"seed {seed} {words[seed]}" for seed, colour in own.items()}
+    if labels:
+        handles = [axes.plot([], [], color=colour, label=label)[0] for colour, label in labels.items()]
+        axes.legend(handles=handles, title=title_of(measure).partition(" (")[0], title_fontsize="small")
+
+
+def note_of(runs: Sequence[RunFolder], measure: str, *others: str) -> str:
+    """What a picture says below its axes: a value with its interval, what intervals are over, and what `others` say."""
+    value = ""
+    if len(runs) == 1 and measure in runs[0].mean:
+        value = f"{title_of(measure).partition(' (')[0]} {with_interval(runs[0], measure)}"
+    return "; ".join(filter(None, [*others, value, over(runs, measure)]))
+
+
+def as_percent(axis, measure: str) -> None:
+    """Label an axis in percent if its measure is shown so."""
+    if measure.endswith("accuracy") or measure.startswith("accuracy"):
+        axis.set_major_formatter(lambda value, place: f"{100 * value:.4g} %")
 
 
 # ---- measures --------------------------------------------------------------------------------------------------------
 
 
-def forest(axes, runs: Sequence[RunFolder], measure: str) -> None:
+def picture_of_result(
+    scored: Sequence[RunFolder], runs: Sequence[RunFolder], measure: str, title: str, words: str
+) -> Picture:
+    """The values of the runs that have a measure, with their intervals."""
+    notes = [sizes_of(scored)]
+    if any(len(run.of_seeds) > 1 for run in scored):
+        notes.append("dots: seeds")
+    if any(measure in run.baseline for run in scored):
+        notes.append("dashed: the baseline")
+    floors = dict.fromkeys(run.results["floor"]["features"] for run in scored if run.results["floor"])
+    if floors:
+        notes.append(f"dotted: a head of {' / '.join(floors)}")
+    notes.append(over(scored, measure).replace("95 %", "bars: 95 %"))
+    height = 0.6 + 0.5 * len(scored)  # inches
+    draw = partial(forest, scored=scored, runs=runs, measure=measure, title=title)
+    return Picture(f"{measure}-intervals", title, draw, "; ".join(filter(None, notes)), height, words)
+
+
+def forest(axes, scored: Sequence[RunFolder], runs: Sequence[RunFolder], measure: str, title: str) -> None:
     """A row for every run: a bar of its interval, a mark of its value, dots of its seeds.
 
-    Dashed is the constant answer, dotted the head of length and composition.
+    Dashed is the baseline, dotted the head of length and composition.
     """
-    several = len(runs) > 1
-    for row, run in enumerate(runs):
-        value = run.results["mean"][measure]
-        interval = over_proteins(run, measure) or [math.nan, math.nan]
-        baseline = run.results["constant"].get(measure)
-        colour = colour_of(row) if several else INK
+    for row, run in enumerate(scored):
+        value = run.mean[measure]
+        ends = interval_of(run, measure) or [math.nan, math.nan]
+        colour = colour_of(runs.index(run)) if len(runs) > 1 else INK
 
-        # The interval, the value in it, every seed if there are several, and across the row the constant answer.
-        axes.plot(interval, [row, row], color=colour, lw=8, alpha=0.35)
+        # The interval, the value in it, every seed if there are several, and across the row what it is compared with.
+        axes.plot(ends, [row, row], color=colour, lw=8, alpha=0.35)
         axes.plot(value, row, "|", color=colour, ms=14, mew=3)
-        if len(run.measured) > 1:
+        if len(run.of_seeds) > 1:
             own = colours(runs, run)
-            for seed, metrics in run.measured.items():
+            for seed, metrics in run.of_seeds.items():
                 dot = math.nan if metrics.get(measure) is None else metrics[measure]
                 axes.plot(dot, row, "o", color=own.get(seed, colour), ms=4)
-        axes.plot([baseline, baseline], [row - 0.4, row + 0.4], color=INK, ls="--", lw=1.2)
-        floor = run.results["floor"].get("mean", {}).get(measure)
-        if floor is not None:
-            axes.plot([floor, floor], [row - 0.4, row + 0.4], color=INK, ls=":", lw=1.2)
+        beside = {"--": run.baseline.get(measure), ":": run.results["floor"].get("mean", {}).get(measure)}
+        for style, other in beside.items():
+            if other is not None:
+                axes.plot([other, other], [row - 0.4, row + 0.4], color=INK, ls=style, lw=1.2)
 
         # Above the row: the name of the run at the left edge, its value at the right one.
-        if several:
-            across = axes.get_yaxis_transform()
-            axes.text(0, row - 0.3, run.name[:40], transform=across)
-            axes.text(1, row - 0.3, show(measure, value), transform=across, ha="right")
+        across = axes.get_yaxis_transform()
+        axes.text(0, row - 0.3, run.name[:40] if len(runs) > 1 else "", transform=across)
+        axes.text(1, row - 0.3, with_interval(run, measure), transform=across, ha="right")
 
     # The first run is at the top. A measure of which more is better begins at 0.
     axes.set_yticks([])
-    axes.set(ylim=(len(runs) - 0.5, -0.6))
+    axes.set(ylim=(len(scored) - 0.5, -0.6), xlabel=textwrap.fill(title, 48))
+    as_percent(axes.xaxis, measure)
     if not less_is_better(measure, runs[0].results["direction"]):
         left, _ = axes.get_xlim()
         axes.set_xlim(left=min(left, -0.02))
 
 
-def curve(axes, runs: Sequence[RunFolder], measure: str) -> None:
-    """A measure over the epochs: thin in training, thick held out, dashed the constant answer, a ring at the best."""
+def picture_of_curve(runs: Sequence[RunFolder], measure: str, title: str) -> Picture:
+    """A measure over the epochs."""
+    notes = ["thick: held out; thin: training"]
+    if any(f"{measure}_constant" in line for run in runs for lines in run.lines.values() for line in lines):
+        notes.append("dashed: the baseline")
+    if any(run.results["best_epoch"] for run in runs):
+        notes.append("ring: the best epoch, which is tested")
+    ours = [run for run in runs if measure in run.mean]
+    end = f"at the end {sizes_of(ours)}" if ours else ""
+    draw = partial(curve, runs=runs, measure=measure, title=title)
+    return Picture(f"{measure}-curve", title, draw, note_of(ours, measure, *notes, end))
+
+
+def curve(axes, runs: Sequence[RunFolder], measure: str, title: str) -> None:
+    """A measure over the epochs: thin in training, thick held out, dashed the baseline, a ring at the best."""
     inside = []  # values that the axis has to show
     for run in runs:
         for seed, colour in colours(runs, run).items():
@@ -161,9 +167,11 @@ def curve(axes, runs: Sequence[RunFolder], measure: str) -> None:
 
     inside = [value for value in inside if math.isfinite(value)] or [0.0]
     room = 0.06 * (max(inside) - min(inside)) or 0.5
-    axes.set(xlabel="epoch", ylim=(min(inside) - room, max(inside) + room))
+    axes.set(xlabel="epoch", ylabel=textwrap.fill(title, 32), ylim=(min(inside) - room, max(inside) + room))
     axes.set_xlim(left=0)
     axes.locator_params("x", integer=True)
+    as_percent(axes.yaxis, measure)
+    legend(axes, runs, runs, measure)
 
 
 def points(lines: Sequence[dict], measure: str) -> np.ndarray:
@@ -178,44 +186,76 @@ def points(lines: Sequence[dict], measure: str) -> np.ndarray:
 class Seed(NamedTuple):
     """The predictions of one seed of a run, in their colour."""
 
+    run: RunFolder
     colour: str
     target: np.ndarray  # (K,) or (K, C)
     prediction: np.ndarray  # (K,) or (K, C)
     table: Mapping[str, np.ndarray]  # all columns of its predictions.tsv
 
 
-def prediction_cards(runs: Sequence[RunFolder]) -> list[str]:
-    """The figures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
-    confusions = []
-    scatters = []
+def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
+    """The pictures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
+    pictures = []
     yes_or_no = defaultdict(list)  # name of the property and targets -> seeds of all runs
     ends = ends_of(runs)
     for run in runs:
         own = colours(runs, run)
         for name, of_seed, mean in properties(run):
             tables = [(own[seed], of_seed[seed]) for seed in own if seed in of_seed]
-            seeds = [Seed(colour, table["target"], table["prediction"], table) for colour, table in tables]
+            seeds = [Seed(run, colour, table["target"], table["prediction"], table) for colour, table in tables]
             if not seeds:
                 continue
             # Probabilities of one of several classes; of yes or no; or numbers.
             target = seeds[0].target
-            words = counted(name, seeds, run.name if len(runs) > 1 else "")
+            of = [name, run.name if len(runs) > 1 else ""]
             if seeds[0].prediction.ndim > target.ndim:
-                confusions.append(card(f"Confusion matrix, {words}", confusion, seeds, height=SQUARE))
+                pictures.append(picture("Confusion matrix", of, "accuracy", seeds, partial(confusion, seeds=seeds)))
             elif np.isin(target, (0, 1)).all():
                 yes_or_no[name, target.tobytes()] += seeds
             else:
-                title = f"Predicted against true, {words}"
-                scatters.append(card(title, against_true, seeds, ends[name], mean, height=SQUARE))
-    return [*confusions, *scatters, *yes_or_no_cards(yes_or_no)]
+                known = [rho for rho in ("spearman", "global_spearman") if measure_of(rho, name) in run.mean]
+                measure = measure_of("".join(known[:1]) or "spearman", name)
+                draw = partial(against_true, seeds=seeds, runs=runs, ends=ends[name], baseline=mean, measure=measure)
+                pictures.append(picture("Predicted against true", of, measure, seeds, draw))
+
+    # Yes or no, once or for several classes. Seeds and runs with the same targets are in one picture.
+    for (name, _), seeds in yes_or_no.items():
+        target = seeds[0].target
+        kinds = {"ROC curve": ("auroc", roc), "Precision and recall": ("auprc", precision_recall)}
+        if target.ndim > 1:
+            del kinds["ROC curve"]
+        for title, (metric, draw) in kinds.items() if len(np.unique(target)) > 1 else ():  # else there is no curve
+            measure = measure_of(metric, name)
+            drawn = partial(draw, seeds=seeds, runs=runs, measure=measure)
+            pictures.append(picture(title, [name], measure, seeds, drawn))
+    return pictures
 
 
-def counted(name: str, seeds: Sequence[Seed], run_name: str) -> str:
-    """In the title of a figure: the property, how many samples there are, and of which run they are."""
-    size = f"N = {len(seeds[0].target)}"
-    if len(seeds) > 1:
+MEANING = {  # title of a picture -> what is in it
+    "Confusion matrix": "darker: a larger share of the true class; in brackets: its samples",
+    "Predicted against true": "dashed: the baseline, the mean of the labels learned from; named: the worst",
+    "ROC curve": "dashed: a guess",
+    "Precision and recall": "dashed: a guess",
+}
+
+
+def picture(title: str, of: Sequence[str], measure: str, seeds: Sequence[Seed], draw: Callable) -> Picture:
+    """A picture of predictions, `of` a property and a run."""
+    runs = [*{id(seed.run): seed.run for seed in seeds}.values()]
+    target = seeds[0].target
+    size = f"N = {len(target)}"
+    if len(seeds) > len(runs):
         size += f" for each of {len(seeds)} seeds"
-    return ", ".join(words for words in (name, size, run_name) if words)
+    if "guess" in MEANING[title]:
+        size += f", {target.sum():.0f} positives of {target.size}"
+    names = [name for name in of if name]
+    note = note_of(runs, measure, size, MEANING[title])
+    return Picture("-".join([title.lower(), *names]), ", ".join([title, *names]), draw, note, SQUARE)
+
+
+def measure_of(name: str, of: str) -> str:
+    """A measure, of one of several properties with its name."""
+    return f"{name}:{of}" if of else name
 
 
 def ends_of(runs: Sequence[RunFolder]) -> dict[str, tuple[float, float]]:
@@ -234,12 +274,9 @@ def ends_of(runs: Sequence[RunFolder]) -> dict[str, tuple[float, float]]:
     return ends
 
 
-def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baseline: float | None) -> str:
-    """Numbers: predicted against true, each point with the name of its sample; dashed the constant answer."""
-    rhos = []
+def against_true(axes, seeds: Sequence[Seed], runs, ends: tuple[float, float], baseline: float | None, measure: str):
+    """Numbers: predicted against true, each point with the name of its sample; dashed the baseline."""
     for seed in seeds:
-        rho = spearman(seed.prediction, seed.target)
-        rhos.append(f"{rho:.2f}")
         dots = axes.scatter(
             seed.target,
             seed.prediction,
@@ -250,6 +287,7 @@ def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baselin
             rasterized=len(seed.target) > 1000,  # then they are one image
         )
         dots.set_urls([printable(name) for name in seed.table["id"]])
+    legend(axes, runs, [seeds[0].run], measure)
 
     # Names of the worst, beside the dots of the first seed; on the inner side, so that they stay in the picture.
     errors = np.mean([np.abs(seed.prediction - seed.target) for seed in seeds], axis=0)
@@ -257,53 +295,36 @@ def against_true(axes, seeds: Sequence[Seed], ends: tuple[float, float], baselin
         place = seeds[0].target[worst], seeds[0].prediction[worst]
         right = place[0] > sum(ends) / 2
         name = printable(seeds[0].table["id"][worst])[:30]
-        axes.annotate(f" {name} ", place, fontsize=7, va="center", ha="right" if right else "left")
+        axes.annotate(f" {name} ", place, fontsize="x-small", va="center", ha="right" if right else "left")
 
     # Where predictions would be right, and where those of the mean lie.
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
     axes.axhline(math.nan if baseline is None else baseline, color=INK, ls="--", lw=1.2)
-    axes.set(xlabel="true", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    return (
-        f"rho = {' / '.join(rhos)}. Named: the worst. Dashed: the mean of the labels learned from, the constant answer"
-    )
+    unit = " (units of the label)"
+    axes.set(xlabel=f"true{unit}", ylabel=f"predicted{unit}", xlim=ends, ylim=ends, aspect="equal")
 
 
-def yes_or_no_cards(yes_or_no: Mapping[tuple[str, bytes], Sequence[Seed]]) -> list[str]:
-    """Yes or no, once or for several classes. Seeds and runs with the same targets are in one figure."""
-    cards = []
-    for (name, _), seeds in yes_or_no.items():
-        target = seeds[0].target
-        if len(np.unique(target)) < 2:  # all yes or all no: there is no curve
-            continue
-        of = f" of {name}" if name else ""
-        words = f"{of}, {target.sum():.0f} positives of {target.size}"
-        if target.ndim == 1:
-            cards.append(card(f"ROC curve{words}", roc, seeds, height=SQUARE))
-        cards.append(card(f"Precision and recall{words}", precision_recall, seeds, height=SQUARE))
-    return cards
-
-
-def roc(axes, seeds: Sequence[Seed]) -> str:
+def roc(axes, seeds: Sequence[Seed], runs: Sequence[RunFolder], measure: str) -> None:
     """Yes or no; dashed a guess."""
     for seed in seeds:
         false, true, _ = roc_curve(seed.target, seed.prediction)
         axes.plot(false, true, color=seed.colour)
     axes.axline((0, 0), slope=1, color=INK, ls="--", lw=1.2)
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    return "the dashed line is a guess"
+    legend(axes, runs, [seed.run for seed in seeds], measure)
 
 
-def precision_recall(axes, seeds: Sequence[Seed]) -> str:
+def precision_recall(axes, seeds: Sequence[Seed], runs: Sequence[RunFolder], measure: str) -> None:
     """Yes or no, once or for several classes; dashed a guess."""
     for seed in seeds:
         precision, recall, _ = precision_recall_curve(seed.target.ravel(), seed.prediction.ravel())
         axes.plot(recall, precision, color=seed.colour)
     axes.axhline(seeds[0].target.mean(), color=INK, ls="--", lw=1.2)
     axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
-    return "the dashed line is a guess"
+    legend(axes, runs, [seed.run for seed in seeds], measure)
 
 
-def confusion(axes, seeds: Sequence[Seed]) -> str:
+def confusion(axes, seeds: Sequence[Seed]) -> None:
     """One of several classes: the true ones, and what they are taken for."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -320,11 +341,10 @@ def confusion(axes, seeds: Sequence[Seed]) -> str:
     edges = np.arange(len(classes) + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap=shades, vmin=0, vmax=1)
     for (row, column), count in np.ndenumerate(counts[:MOST_CELLS, :MOST_CELLS]):
-        axes.text(column, row, count or "", ha="center", va="center", fontsize=8)
+        axes.text(column, row, count or "", ha="center", va="center", fontsize="small")
 
     # Every row says how many samples are of its class.
     rows = [f"{name} ({count // len(seeds)})" for name, count in zip(classes, of_true)]
     axes.set_xticks(labels, classes, rotation=90)
     axes.set_yticks(labels, rows)
     axes.set(xlabel="predicted", ylabel="true", ylim=(len(classes) - 0.5, -0.5))
-    return "darker: a larger share of the true class; in brackets: its samples"

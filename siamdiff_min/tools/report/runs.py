@@ -8,9 +8,9 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,26 +19,71 @@ from ...training.config import PRETRAIN
 from ...training.metrics_file import in_order
 from ..evidence.bootstrap import DRAWS
 
+EARLIER = {  # of results.json: what older versions did not write, as there is nothing of it before the test
+    "config": {},
+    "made": {},
+    "about": {},
+    "notes": [],
+    "splits": {},
+    "counts": {},
+    "test": {},
+    "mean": {},
+    "std": {},
+    "interval": {},
+    "no_interval": "",
+    "constant": {},
+    "gain_interval": {},
+    "answer": None,
+    "direction": {},
+    "options": {},
+    "best_epoch": {},
+    "floor": {},
+}
 
-class RunFolder(NamedTuple):
-    """The content of a run's folder.
 
-    `results` is results.json with its "draws". Pre-training has none: then "mean" and "constant" are the last numbers
-    of what was held out, "held_out" those of every seed, and "proteins" the means of every seed and protein (S, P) with
-    their "count" and "split". If a run has not ended, "unfinished" says so.
+@dataclass(frozen=True)
+class HeldOut:
+    """What valid.tsv has of P held-out proteins, for S seeds. A baseline is called NAME_constant."""
+
+    split: str  # a hash of the proteins and their draws
+    values: dict[str, np.ndarray]  # (S, P) the means over the draws of a protein
+    noise: dict[str, np.ndarray]  # (rows,) the baselines of every draw, which tell its noise
+
+    @property
+    def count(self) -> int:
+        """P."""
+        return len(next(iter(self.values.values()))[0])
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The content of a run's folder. The measures are those of the test split; of pre-training, of what was held out.
+
+    A measure that has no value (nan in the files) is left out.
     """
 
     name: str
     config: dict  # its options, if they are known
-    made: dict  # what else options.json says: command, versions, data, ...
-    results: dict
-    lines: dict[str, list[dict]]  # of the metrics.jsonl of every seed; of pre-training of ""
-    predictions: dict[str, dict[str, np.ndarray]]  # of every seed
+    lines: dict[str, list[dict]] = field(default_factory=dict)  # metrics.jsonl of every seed; of pre-training of ""
+    predictions: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # of every seed
+    made: dict = field(default_factory=dict)  # what else options.json says: command, versions, data, ...
+    results: dict = field(default_factory=EARLIER.copy)  # results.json
+    of_seeds: dict[str, dict[str, float]] = field(default_factory=dict)  # the measures of every seed
+    mean: dict[str, float] = field(default_factory=dict)  # over seeds
+    baseline: dict[str, float] = field(default_factory=dict)
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # of the test split, and a hash of it, the "split"
+    held_out: HeldOut | None = None  # of pre-training
+    unfinished: str = ""  # how far it is, if it has not ended
 
     @property
-    def measured(self) -> Mapping[str, Mapping[str, float]]:
-        """The measures of every seed: on the test split, or on what was held out."""
-        return self.results["test"] or self.results["held_out"]
+    def tested(self) -> bool:
+        """Whether the measures are of a test split."""
+        return bool(self.results["test"])
+
+    def seeds_of(self, measure: str) -> np.ndarray:
+        """A measure of every seed that has it (S,)."""
+        values = [metrics.get(measure) for metrics in self.of_seeds.values()]
+        return np.array([value for value in values if value is not None], dtype=float)
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
@@ -46,7 +91,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     free = {name for name, option in PRETRAIN.items() if option.free}  # options that change no result
     groups = defaultdict(list)
     for path in paths:
-        run = read_run(path, "")
+        run = read_run(path)
         folder = folder_of_method(path.resolve(), run)
         decisive = {name: value for name, value in run.config.items() if name not in free | {"seed"}}
         groups[folder, repr(decisive)].append((path.resolve(), run))
@@ -56,7 +101,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     runs = []
     for group, name in zip(groups.values(), names_of(folders)):
         of_seeds = [run for _, run in group]
-        runs.append((of_seeds[0] if len(of_seeds) == 1 else joined(of_seeds))._replace(name=name))
+        runs.append(replace(of_seeds[0] if len(of_seeds) == 1 else joined(of_seeds), name=name))
     return runs
 
 
@@ -77,12 +122,11 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [name if names.count(name) == 1 else "/".join(path.parts[-2:]) for name, path in zip(names, paths)]
 
 
-def read_run(path: Path, name: str) -> RunFolder:
+def read_run(path: Path) -> RunFolder:
     """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
     lines = {}
     predictions = {}
     made = {}
-    results = defaultdict(dict)  # older versions wrote less
     with structure_errors(path, "damaged, or not of a run"):
         # What each seed has logged and predicted. Pre-training writes into the folder itself.
         for folder in (path, *sorted(path.glob("seed-*"))):
@@ -93,92 +137,108 @@ def read_run(path: Path, name: str) -> RunFolder:
             if (folder / "predictions.tsv").exists():
                 predictions[seed] = read_predictions(folder / "predictions.tsv")
 
-        # The result of all seeds.
-        results |= read_json(path / "results.json")
-        if results.get("test") and not results.get("counts"):
-            results["counts"] = dict.fromkeys(("samples", "structures"), results.get("samples", "?"))
-        made = made or results.get("made", {})
-        if not lines and not results:
+        # The result of all seeds; without one what the last validation has measured.
+        results = EARLIER | read_json(path / "results.json")
+        if not lines and not results["test"]:
             raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-        if (path / DRAWS).exists():
-            results["draws"] = dict(np.load(path / DRAWS, allow_pickle=False))
+        made = made or results["made"]
         config = results["config"] or made.get("options", {})
-
-        # Without a test split: how far it is, and what the last validation has measured.
-        if not results["test"]:
-            if config:
-                results["unfinished"] = what_is_left(config["epochs"], lines)
-            results |= read_held_out(path, lines)
-    made = {key: value for key, value in made.items() if key != "options"}
-    return RunFolder(name, config, made, results, lines, predictions)
+        made = {key: value for key, value in made.items() if key != "options"}
+        run = RunFolder(path.name, config, lines, predictions, made, results)
+        return with_test(run, path) if run.tested else with_validation(run, path)
 
 
-def read_held_out(path: Path, lines: Mapping[str, list[dict]]) -> dict:
-    """What the last validation of a run has measured, of every protein too if there is a valid.tsv."""
-    valid = [line for line in chain.from_iterable(lines.values()) if line["split"] == "valid"]
+def with_test(run: RunFolder, path: Path) -> RunFolder:
+    """The run with the measures that results.json has of it."""
+    results = run.results
+    if not results["counts"]:
+        results = results | {"counts": dict.fromkeys(("samples", "structures"), results.get("samples", "?"))}
+    draws = dict(np.load(path / DRAWS, allow_pickle=False)) if (path / DRAWS).exists() else {}
+    return replace(
+        run,
+        results=results,
+        of_seeds=results["test"],
+        mean=known(results["mean"]),
+        baseline=known(results["constant"]),
+        draws=draws,
+    )
+
+
+def with_validation(run: RunFolder, path: Path) -> RunFolder:
+    """The run with what its last validation has measured, of every protein too if there is a valid.tsv."""
+    unfinished = what_is_left(run.config["epochs"], run.lines) if run.config else ""
+    valid = [line for line in chain.from_iterable(run.lines.values()) if line["split"] == "valid"]
     if not valid:
-        return {}
-    values = dict(in_order(valid[-1]))
-    baseline = {measure: valid[-1].get(f"{measure}_constant") for measure in values}
-    proteins = read_proteins(path / "valid.tsv") if (path / "valid.tsv").exists() else {}
-    for name, of_proteins in proteins.items():
+        return replace(run, unfinished=unfinished)
+    values = known(dict(in_order(valid[-1])))
+    baseline = known({measure: valid[-1].get(f"{measure}_constant") for measure in values})
+    held_out = read_held_out(path / "valid.tsv") if (path / "valid.tsv").exists() else None
+    for name, of_proteins in held_out.values.items() if held_out else ():
+        mean = float(np.nanmean(of_proteins))
         if name in values:
-            values[name] = float(np.nanmean(of_proteins))
+            values[name] = mean
         elif name.endswith("_constant"):
-            baseline[name.removesuffix("_constant")] = float(np.nanmean(of_proteins))
-    mean = {measure: value or None for measure, value in values.items()}  # 0 is not worth a card
-    return {"mean": mean, "constant": baseline, "proteins": proteins, "held_out": {"": values}}
+            baseline[name.removesuffix("_constant")] = mean
+    return replace(run, unfinished=unfinished, mean=values, baseline=baseline, held_out=held_out, of_seeds={"": values})
 
 
-def read_proteins(path: Path) -> dict:
-    """The mean over the draws of every held-out protein (1, P), by measure; their "count"; a hash of them, the "split".
+def known(values: Mapping) -> dict[str, float]:
+    """The values that are there: 0 is one."""
+    return {name: value for name, value in values.items() if value is not None}
 
-    The mean is nan if a measure has no value, as the sequence loss of a protein without a masked residue.
+
+def read_held_out(path: Path) -> HeldOut:
+    """A valid.tsv, whose rows may have any order.
+
+    A mean is nan if a measure has no value, as the sequence loss of a protein without a masked residue.
     """
     titles, *rows = read_rows(path).values()
+    place = [titles.index("protein"), titles.index("draw")]
+    rows.sort(key=lambda row: [row[k] for k in place])
     columns = dict(zip(titles, np.array(rows).T))
+    draws = ["\0".join(row[k] for k in place) for row in rows]
     names, owner = np.unique(columns.pop("protein"), return_inverse=True)
-    draws = sorted(map("\0".join, zip(names[owner], columns.pop("draw"))))
-    split = hashlib.sha256("\0".join(draws).encode("utf-8", "surrogateescape")).hexdigest()
-    values = {"split": split, "count": len(names)}
+    del columns["draw"]
+    values = {}
+    noise = {}
     for measure, cells in columns.items():
         numbers = np.array([cell or "nan" for cell in cells], dtype=float)
-        known = np.isfinite(numbers)
-        count = np.bincount(owner[known], minlength=len(names))
-        total = np.bincount(owner[known], numbers[known], minlength=len(names))
+        there = np.isfinite(numbers)
+        count = np.bincount(owner[there], minlength=len(names))
+        total = np.bincount(owner[there], numbers[there], minlength=len(names))
         values[measure] = np.where(count > 0, total / np.maximum(count, 1), np.nan)[None]
-    return values
+        if measure.endswith("_constant"):
+            noise[measure] = numbers
+    split = hashlib.sha256("\0".join(draws).encode("utf-8", "surrogateescape")).hexdigest()
+    return HeldOut(split, values, noise)
 
 
 def joined(runs: Sequence[RunFolder]) -> RunFolder:
     """Pre-training runs that differ in their seed alone, as one run."""
-    lines = {}
-    held_out = {}
-    for run in runs:
-        seed = str(run.config["seed"])
-        lines[seed] = run.lines[""]
-        held_out[seed] = run.results["held_out"].get("", {})
-
-    results = defaultdict(dict)
-    results["held_out"] = held_out
-    results["mean"] = mean_of([*held_out.values()])
-    results["constant"] = mean_of([run.results["constant"] for run in runs])
-    results["proteins"] = joined_proteins([run.results["proteins"] for run in runs])
-    results["unfinished"] = next(filter(None, [run.results["unfinished"] for run in runs]), "")
-    config = {**runs[0].config, "seed": " ".join(lines)}
-    return runs[0]._replace(config=config, results=results, lines=lines)
+    seeds = [str(run.config["seed"]) for run in runs]
+    of_seeds = [run.of_seeds.get("", {}) for run in runs]
+    return replace(
+        runs[0],
+        config={**runs[0].config, "seed": " ".join(seeds)},
+        lines={seed: run.lines[""] for seed, run in zip(seeds, runs)},
+        of_seeds=dict(zip(seeds, of_seeds)),
+        mean=mean_of(of_seeds),
+        baseline=mean_of([run.baseline for run in runs]),
+        held_out=joined_held_out([run.held_out for run in runs]),
+        unfinished=next(filter(None, [run.unfinished for run in runs]), ""),
+    )
 
 
-def joined_proteins(of_seeds: Sequence[Mapping]) -> dict:
-    """The values of every seed and protein; nothing if the seeds have not all seen the same proteins."""
-    first = of_seeds[0]
-    if not first or any(of_seed.get("split") != first["split"] for of_seed in of_seeds):
-        return {}
-    found = {}
-    for name, value in first.items():
-        same = name in ("split", "count")
-        found[name] = value if same else np.concatenate([of_seed[name] for of_seed in of_seeds])
-    return found
+def joined_held_out(parts: Sequence[HeldOut | None]) -> HeldOut | None:
+    """The values of every seed and protein; None if the seeds have not all seen the same proteins."""
+    first = parts[0]
+    if not first or any(part is None or part.split != first.split for part in parts):
+        return None
+    values = {}
+    for name in first.values:
+        if all(name in part.values for part in parts):
+            values[name] = np.concatenate([part.values[name] for part in parts])
+    return replace(first, values=values)
 
 
 def mean_of(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -238,18 +298,22 @@ def properties(run: RunFolder) -> Iterator[tuple[str, dict, float | None]]:
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `id` and `group` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`."""
-    header, *rows = read_rows(path).values()
-    titles = [title.partition(":")[0] for title in header]
-    classes = [title.partition(":")[2] for title in header if title.startswith("prediction")]
-    by_title = dict(zip(header, np.array(rows).T))
-    if header[-1] == "class":  # the true one by its name
-        by_title["target"] = [classes.index(name) for name in by_title["target"]]
+    """The columns `id` and `group` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`.
 
-    # Several columns of a kind are one array.
-    columns = {"id": by_title["id"], "group": by_title["group"], "classes": np.array(classes)}
+    Other columns, wherever they stand, play no part.
+    """
+    header, *rows = read_rows(path).values()
+    by_title = dict(zip(header, np.array(rows).T))
+    columns = {"id": by_title["id"], "group": by_title["group"]}
+    titles = {}
     for kind in ("target", "prediction"):
-        values = [by_title[title] for title, name in zip(header, titles) if name == kind]
-        values = np.array(values, dtype=np.float64)
+        titles[kind] = [title for title in header if title.partition(":")[0] == kind]
+    classes = [title.partition(":")[2] for title in titles["prediction"]]
+
+    # One target beside several predictions is one of their classes, by its name. Several of a kind are one array.
+    if len(titles["target"]) < len(classes):
+        by_title["target"] = np.array([classes.index(name) for name in by_title["target"]])
+    for kind, of_kind in titles.items():
+        values = np.array([by_title[title] for title in of_kind], dtype=np.float64)
         columns[kind] = values[0] if len(values) == 1 else values.T
-    return columns
+    return columns | {"classes": np.array(classes)}

@@ -1,7 +1,8 @@
 """Runs side by side as a table: on the page of `siamdiff report`, in a CSV file, and as a tabular in LaTeX.
 
 The tabular has the form of Tables 1 and 2. Every column has the best mean in bold and the second underlined; the mean
-rank is over all columns. Below each mean stands its interval, and below the methods their differences to the first one.
+rank is over all columns. Below each mean stands its interval, and below the methods their baselines, and their
+differences to the first one. Where not all runs of a column can be compared it has no ranks, and a line says why.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,27 +12,15 @@ from typing import NamedTuple
 from scipy.stats import rankdata
 
 from ...files import printable, write_file, write_rows
-from ..evidence.verdict import less_is_better, side
+from ..evidence.verdict import less_is_better
 from ..evidence.wording import THAN, show, title_of
-from .comparison import NOTE, Row, compare, same_noise
+from .comparison import Difference, Row, are_ranked, compare
 from .runs import RunFolder
 
+Sections = Mapping[str, tuple[Sequence[RunFolder], Sequence[str]]]  # what was predicted -> runs, measures
 CSV_TITLES = (
-    "what",
-    "measure",
-    "title",
-    "run",
-    "seeds",
-    "mean",
-    "std",
-    "low",
-    "high",
-    "interval over",
-    "constant",
-    "difference",
-    "difference low",
-    "difference high",
-    "difference over",
+    *("what", "measure", "title", "run", "seeds", "mean", "std", "low", "high", "interval over", "baseline"),
+    *("difference", "difference low", "difference high", "difference over", "not compared"),
 )
 PAPER = {  # measure -> its name in Tables 1 and 2
     "auprc": "AUPR",
@@ -51,48 +40,56 @@ SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 def measures_to_compare(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Of all measures those that say how good a run is: of pre-training losses, errors and accuracies."""
-    if any(run.results["test"] for run in runs):
-        return [name for name in names if any(name in run.results["mean"] for run in runs)]
-    found = [name for name in names if name.endswith(("loss", "error", "accuracy"))]
-    return [name for name in found if any(run.results["mean"].get(name) is not None for run in runs)]
+    tested = any(run.tested for run in runs)
+    ours = [name for name in names if tested or name.endswith(("loss", "error", "accuracy"))]
+    return [name for name in ours if any(name in run.mean for run in runs)]
 
 
 def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[list[str]]:
     """The comparison as rows for a page, titles first."""
     against = f"minus {runs[0].name}"
-    lines = [["", "run", "seeds", "mean", "std", "95 % interval", "constant", against, "95 % interval", ""]]
+    lines = [["", "run", "seeds", "mean", "std", "95 % interval", "over", "baseline", against, "95 % interval", ""]]
     for measure in measures:
         title = title_of(measure, measures)
         for row in compare(runs, measure):
-            verdict = ""
-            if row.gain_interval:
-                verdict = f"{THAN[side(measure, row.gain_interval, runs[0].results['direction'])]} it"
-            elif row.run != runs[0].name:
-                verdict = "not the same noise" if row.gain is None else "no interval"
-            std = "" if row.std is None else show(measure, row.std)
-            interval = " to ".join(show(measure, end) for end in row.interval or ())
-            baseline = "" if row.baseline is None else show(measure, row.baseline)
-            gain = "" if row.gain is None else f"{row.gain:+.3g}"
-            gain_interval = " to ".join(f"{end:+.3g}" for end in row.gain_interval or ())
-            mean = show(measure, row.mean)
-            lines.append([title, row.run, str(row.seeds), mean, std, interval, baseline, gain, gain_interval, verdict])
+            difference = row.difference or Difference()
+            numbers = [row.mean, row.std, row.interval, row.sources if row.interval else "", row.baseline]
+            cells = [of if isinstance(of, str) else shown(measure, of) for of in numbers]
+            gains = [signed(difference.gain), signed(difference.interval)]
+            words = f"{THAN[difference.side]} it" if difference.side else difference.why_not
+            lines.append([title, row.run, str(row.seeds), *cells, *gains, words])
             title = ""  # said once
     return lines
+
+
+def shown(measure: str, value: float | Sequence[float] | None) -> str:
+    """A value or an interval in a cell; "" of none."""
+    if isinstance(value, list):
+        return " to ".join(show(measure, end) for end in value)
+    return "" if value is None else show(measure, value)
+
+
+def signed(value: float | Sequence[float] | None) -> str:
+    """A difference or its interval in a cell; "" of none."""
+    if isinstance(value, list):
+        return " to ".join(map(signed, value))
+    return "" if value is None else f"{value:+.3g}"
 
 
 # ---- a CSV file ------------------------------------------------------------------------------------------------------
 
 
-def write_csv(path: Path, sections: Mapping[str, tuple[Sequence[RunFolder], Sequence[str]]]) -> None:
-    """A row for every measure of every run, with all digits. `sections`: what was predicted -> runs, measures."""
+def write_csv(path: Path, sections: Sections) -> None:
+    """A row for every measure of every run, with all digits."""
     lines = [CSV_TITLES]
     for what, (runs, measures) in sections.items():
         for measure in measures:
+            title = title_of(measure, measures)
             for row in compare(runs, measure):
-                own = [row.mean, row.std, *cells_of(row.interval, row.sources)]
-                against = [row.gain, *cells_of(row.gain_interval, row.gain_sources)]
-                title = title_of(measure, measures)
-                lines.append([what, measure, title, row.run, row.seeds, *own, row.baseline, *against])
+                difference = row.difference or Difference()
+                own = [row.mean, row.std, *cells_of(row.interval, row.sources), row.baseline]
+                against = [difference.gain, *cells_of(difference.interval, difference.sources), difference.why_not]
+                lines.append([what, measure, title, row.run, row.seeds, *own, *against])
     write_rows(path, lines, ",")
 
 
@@ -109,28 +106,30 @@ class Column(NamedTuple):
 
     above: str  # what was predicted
     title: str
-    less_is_better: bool | None
+    less_is_better: bool | None  # None: there are no ranks
     rows: dict[str, Row]  # by method
 
 
-def write_latex(path: Path, sections: Mapping[str, tuple[Sequence[RunFolder], Sequence[str]]]) -> None:
-    """Write the tabular; it needs the package booktabs. `sections`: what was predicted -> runs, measures.
+def write_latex(path: Path, sections: Sections) -> None:
+    """Write the tabular; it needs the package booktabs.
 
     A method that was run on several tasks is one row, if its folders have one name: ec/siamdiff, psr/siamdiff.
     """
     columns = []
-    methods = {}
     for what, (runs, measures) in sections.items():
         columns += columns_of(what, runs, measures)
-    for column in columns:
-        methods |= dict.fromkeys(column.rows)
-    methods = list(methods)
-
-    lines = [f"% {NOTE}; needs \\usepackage{{booktabs}}", rf"\begin{{tabular}}{{l{'c' * (len(columns) + 1)}}}"]
-    lines += [r"\toprule", *heads(columns), r"\midrule", *values(methods, columns)]
-    lines += differences(methods, columns)
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    write_file(path, "\n".join([*lines, ""]).encode())
+    methods = [*dict.fromkeys(method for column in columns for method in column.rows)]
+    over = dict.fromkeys(row.sources for column in columns for row in column.rows.values() if row.interval)
+    lines = [
+        f"% 95 % intervals over {', or '.join(over)}; needs \\usepackage{{booktabs}}",
+        rf"\begin{{tabular}}{{l{'c' * (len(columns) + 1)}}}",
+        *[r"\toprule", *heads(columns), r"\midrule"],
+        *values(methods, columns),
+        *baselines(methods, columns),
+        *differences(methods, columns),
+        *[r"\bottomrule", *not_compared(columns), r"\end{tabular}", ""],
+    ]
+    write_file(path, "\n".join(lines).encode())
 
 
 def columns_of(what: str, runs: Sequence[RunFolder], measures: Sequence[str]) -> list[Column]:
@@ -142,9 +141,9 @@ def columns_of(what: str, runs: Sequence[RunFolder], measures: Sequence[str]) ->
     columns = []
     for measure in measures:
         rows = {methods[row.run]: row for row in compare(runs, measure)}
-        less = less_is_better(measure, runs[0].results["direction"])
-        if not all(same_noise(runs[0], run) for run in runs):
-            less = None  # no ranks
+        less = None
+        if are_ranked([*rows.values()]):
+            less = less_is_better(measure, runs[0].results["direction"])
         columns.append(Column(escaped(above), title_in_paper(measure, measures), less, rows))
     return columns
 
@@ -184,13 +183,21 @@ def values(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
         lines.append(line_of(cells))
         if any(intervals):
             lines.append(line_of([*intervals, ""]))
-
-    # What looks at nothing; it has no rank.
-    baselines = [next(iter(column.rows.values())).baseline for column in columns]
-    if any(baseline is not None for baseline in baselines):
-        cells = ["-" if baseline is None else f"{baseline:.3f}" for baseline in baselines]
-        lines.append(line_of(["constant answer", *cells, ""]))
     return lines
+
+
+def baselines(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
+    """The lines of what looks at nothing, which has no rank: one if all methods have the same, else one for each."""
+    lines = {}
+    for method in methods:
+        rows = [column.rows.get(method) for column in columns]
+        cells = ["-" if row is None or row.baseline is None else f"{row.baseline:.3f}" for row in rows]
+        if {*cells} != {"-"}:
+            lines[method] = cells
+    of_columns = [{*cells} - {"-"} for cells in zip(*lines.values())]
+    if any(len(cells) > 1 for cells in of_columns):
+        return [line_of([f"baseline of {escaped(method)}", *cells, ""]) for method, cells in lines.items()]
+    return [line_of(["baseline", *(next(iter(cells), "-") for cells in of_columns), ""])] if lines else []
 
 
 def differences(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
@@ -201,13 +208,29 @@ def differences(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
         intervals = []
         for column in columns:
             row = column.rows.get(method)
-            known = row is not None and row.gain is not None and methods[0] in column.rows
-            cells.append(f"${row.gain:+.3f}$" if known else "-")
-            intervals.append(small(row.gain_interval, "+.3f") if known else "")
+            same_first = row is not None and next(iter(column.rows)) == methods[0]
+            difference = (row.difference if same_first else None) or Difference()
+            cells.append("-" if difference.gain is None else f"${difference.gain:+.3f}$")
+            intervals.append(small(difference.interval, "+.3f"))
         if {*cells} != {"-"}:
             lines.append(line_of([f"{escaped(method)} $-$ {escaped(methods[0])}", *cells, ""]))
             lines.append(line_of(["", *intervals, ""]))
     return [r"\midrule", *lines] if lines else []
+
+
+def not_compared(columns: Sequence[Column]) -> list[str]:
+    """Lines below the table: which runs were not compared with the first one, and why."""
+    titles = {}
+    for column in columns:
+        for method, row in column.rows.items():
+            if row.difference and row.difference.gain is None:
+                titles.setdefault((method, row.difference.why_not), []).append(column.title)
+    width = len(columns) + 2
+    lines = []
+    for (method, why), of in titles.items():
+        words = f"{escaped(f'{method}: {why}')} ({', '.join(dict.fromkeys(of))}), not compared"
+        lines.append(rf"\multicolumn{{{width}}}{{l}}{{\scriptsize {words}}} \\")
+    return lines
 
 
 # ---- ranks -----------------------------------------------------------------------------------------------------------

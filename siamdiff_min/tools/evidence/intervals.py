@@ -1,0 +1,85 @@
+"""95 % intervals of means: over proteins (Student's t), over seeds (of a difference Welch's t), and over both.
+
+Half widths of independent sources add up in squares (W. G. Howe, J. Am. Stat. Assoc. 69, 789, 1974). An interval ends
+where its measure does: an accuracy is never below 0.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+SHARES = {"auroc", "auprc", "fmax", "macro_f1"}  # from 0 to 1, as are accuracies and rates
+CORRELATIONS = {"pearson", "spearman", "global_spearman", "mean_spearman"}
+
+
+def range_of(measure: str) -> tuple[float, float]:
+    """The lowest and the highest value that a measure can have; infinite if nobody says so of one of a plugin."""
+    name = measure.partition(":")[0]
+    if name in SHARES or name.endswith(("accuracy", "_rate")):
+        return 0.0, 1.0
+    if name in CORRELATIONS:
+        return -1.0, 1.0
+    return (0.0 if name in ("rmse", "mae") or name.endswith(("loss", "error")) else -math.inf), math.inf
+
+
+def within_range(measure: str, ends: list[float] | None) -> list[float] | None:
+    """An interval of a measure, cut where the measure ends."""
+    return None if ends is None else np.clip(ends, *range_of(measure)).tolist()
+
+
+def t_interval(values: np.ndarray) -> list[float] | None:
+    """Student's interval of the mean of the finite values; None of fewer than two."""
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2:
+        return None
+    half = stats.t.ppf(0.975, len(finite) - 1) * np.std(finite, ddof=1) / math.sqrt(len(finite))
+    return [float(finite.mean() - half), float(finite.mean() + half)]
+
+
+def mean_interval(measure: str, values: np.ndarray) -> list[float] | None:
+    """Student's interval of the mean of a measure; of shares that are all 0, or all 1, the exact one.
+
+    If the mean were larger than 1 - .025^(1/n), n values would all be 0 in at most 2.5 % of cases.
+    """
+    ends = t_interval(values)
+    low, high = range_of(measure)
+    if ends and ends[0] == ends[1] and math.isfinite(low) and ends[0] in (low, high):
+        width = (high - low) * (1 - 0.025 ** (1 / np.isfinite(values).sum()))
+        ends = [low, low + width] if ends[0] == low else [high - width, high]
+    return within_range(measure, ends)
+
+
+def with_seeds(
+    value: float, ends: list[float] | None, variances: Sequence[float], seeds: Sequence[int]
+) -> list[float] | None:
+    """An interval over proteins, made wider by the `variances` among the seeds of one method, or of two compared.
+
+    It stays as it is if a method has one seed only: that says nothing of the others.
+    """
+    squares = np.divide(variances, seeds)
+    if ends is None or min(seeds) < 2 or not squares.any():
+        return ends
+
+    # Welch's degrees of freedom; of one method they are those of Student.
+    freedom = squares.sum() ** 2 / (squares**2 / np.subtract(seeds, 1)).sum()
+    half = float(stats.t.ppf(0.975, freedom) * math.sqrt(squares.sum()))
+    low, high = ends
+    return [value - math.hypot(value - low, half), value + math.hypot(high - value, half)]
+
+
+def variance_among_seeds(means: np.ndarray, values: np.ndarray | None = None) -> float:
+    """The variance among the means of seeds (S,). What single proteins vary by from seed to seed is taken off.
+
+    With the values of every protein (S, P) it is the component of variance of two crossed factors, from their mean
+    squares (S. R. Searle, G. Casella, C. E. McCulloch, Variance Components, 1992), and 0 if that is negative.
+    """
+    variance = float(np.var(means, ddof=1)) if len(means) > 1 else 0.0
+    if values is None:
+        return variance
+    values = values[:, np.isfinite(values).all(0)]
+    seeds, proteins = values.shape
+    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    mean_square = (rest**2).sum() / max(1, (seeds - 1) * (proteins - 1))
+    return max(0.0, variance - mean_square / max(1, proteins))
