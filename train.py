@@ -4,13 +4,11 @@ python train.py --size tiny                          # a laptop, the bundled str
 torchrun --nproc_per_node 4 train.py --data FOLDER   # the paper's setting
 """
 
-import os
 import sys
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
+from siamdiff_min.cli import run
 from siamdiff_min.files import console
-from siamdiff_min.pretrain import main
 
 if __name__ == "__main__":
     with console():
-        sys.exit(main())
+        sys.exit(run("train", sys.argv[1:]))

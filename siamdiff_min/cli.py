@@ -1,36 +1,54 @@
 """`siamdiff train | finetune | embed | mutants | color | report | build`: every command of the package by one name.
 
-`train.py` and `finetune.py` of a clone are the first two, for torchrun.
+`train.py` and `finetune.py` of a clone are the first two, for torchrun. Torch takes two seconds to load. So a command
+has two modules: the first reads its options without torch, the second is loaded when options and files are right.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 
 from . import __version__
 from .files import Parser, console, load_module
+from .names import check_there, find_weights
 
-COMMANDS = {  # name -> module, and what it does
-    "train": (".pretrain", "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with"),
-    "finetune": (".finetune", "fine-tune an encoder on a task, score or apply the model"),
-    "embed": (".tools.embed.command", "representations of your own structures, as embeddings.npz"),
-    "mutants": (".tools.mutants.command", "which mutants to make next, from a structure and a few measured ones"),
-    "color": (".tools.color", "a number for every residue, as colours of a copy of the structure"),
-    "report": (".tools.report.command", "a page that shows a run, or compares several"),
-    "build": (".tools.build", "convert structures to a store, and check it"),
+COMMANDS = {  # name -> the function that reads its options, the module whose `run` takes them, and what it does
+    "train": (
+        ".training.config:pretrain_options",
+        ".pretrain",
+        "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with",
+    ),
+    "finetune": (
+        ".training.config:finetune_options",
+        ".finetune",
+        "fine-tune an encoder on a task, score or apply the model",
+    ),
+    "embed": (
+        ".tools.options:embed",
+        ".tools.embed.command",
+        "representations of your own structures, as embeddings.npz",
+    ),
+    "mutants": (
+        ".tools.options:mutants",
+        ".tools.mutants.command",
+        "which mutants to make next, from a structure and a few measured ones",
+    ),
+    "color": (
+        ".tools.options:color",
+        ".tools.color",
+        "a number for every residue, as colours of a copy of the structure",
+    ),
+    "report": (".tools.options:report", ".tools.report.command", "a page that shows a run, or compares several"),
+    "build": (".tools.options:build", ".tools.build", "convert structures to a store, and check it"),
 }
-
-
-def check_table(argv: list[str]) -> None:
-    """Read the table of labels of a command line of finetune, if it has one, before torch is loaded."""
-    if any(word.partition("=")[0] == "--labels" for word in argv):
-        load_module(".tools.table.labels").check_table(argv)
+TABLE = (".tools.table.options:table_options", ".tools.table.command")  # finetune with labels of the user's own
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status of the command."""
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="siamdiff", description="Pre-training protein structure encoders by diffusion.")
-    commands = "\n".join(f"  {name:9} {purpose}" for name, (_, purpose) in COMMANDS.items())
+    commands = "\n".join(f"  {name:9} {purpose}" for name, (*_, purpose) in COMMANDS.items())
     parser.usage = (
         f"siamdiff COMMAND [options]\n\n{commands}\n\nsiamdiff COMMAND --help lists the options of a command."
     )
@@ -38,9 +56,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS)
     command = parser.parse_args(argv[:1]).command
     sys.argv = [f"siamdiff {command}", *argv[1:]]  # what its --help and options.json say
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
     with console():
-        if command == "finetune":
-            check_table(argv[1:])
-        module, _ = COMMANDS[command]
-        return load_module(module).main(argv[1:])
+        return run(command, argv[1:])
+
+
+def run(command: str, argv: Sequence[str]) -> int:
+    """Run a command; returns its exit status. Raises SiamDiffError, and SystemExit for a wrong command line."""
+    reader, module, *_ = TABLE if command == "finetune" and is_of_table(argv) else COMMANDS[command]
+    where, _, function = reader.partition(":")
+    options = getattr(load_module(where), function)(argv)
+    check_there(options)
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
+    return load_module(module).run(options)
+
+
+def is_of_table(argv: Sequence[str]) -> bool:
+    """Whether a command line of finetune is of labels of the user's own, or names a model that has learned some."""
+    parser = Parser(add_help=False, usage="%(prog)s [options]")
+    for name in ("--task", "--labels", "--eval-only"):
+        parser.add_argument(name)
+    given, _ = parser.parse_known_args(argv)
+    if given.task is None and given.eval_only:
+        find_weights(given.eval_only)
+        weights = load_module(".encoders.weights")
+        return weights.read_weights(given.eval_only, weights.MODEL)["task"] == "table"
+    return given.task == "table" or given.labels is not None

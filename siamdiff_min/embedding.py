@@ -12,12 +12,11 @@ import torch
 
 from .encoders.encoder import Encoder
 from .files import ConfigError, StructureError
+from .names import INCLUDE
 from .protein.check import check_protein
 from .protein.constants import ATOM_NAMES, ONE_LETTER
 from .protein.protein import Protein
 from .reading.structure import Structure
-
-INCLUDE = ("mean", "per_residue", "per_atom")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -20,22 +20,19 @@ import torch
 from . import predict
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
-from .files import ConfigError, Parser, load_module
+from .files import ConfigError
 from .reading.store import open_store
 from .sets.labelled_set import SPLITS, LabelledData, remarks
 from .sets.samples import Samples
 from .sets.sets import SETS
 from .training import checkpoint, results, summary, tuning
-from .training.config import finetune_options, for_seed, printed
-from .training.ranks import Ranks, launch, world_size
+from .training.config import for_seed, printed
+from .training.ranks import Ranks, launch
 from .training.run import provenance, started_from
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns the exit status, 128 + n after signal n."""
-    if is_of_table(argv):
-        return load_module(".tools.table.command").main(argv)
-    config = finetune_options(argv, __doc__.splitlines()[0], world_size())
+def run(config: Namespace) -> int:
+    """Do what `finetune_options` has read; returns the exit status, 128 + n after signal n."""
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         for path in config.predict or ():
             open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
@@ -46,17 +43,6 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         with ranks.alone_in(config.out):
             return run_seeds(config, data, datasets, ranks)
-
-
-def is_of_table(argv: Sequence[str] | None) -> bool:
-    """Whether a command line is of labels of the user's own, or names a model that has learned some."""
-    parser = Parser(add_help=False, usage="%(prog)s [options]")
-    for name in ("--task", "--labels", "--eval-only"):
-        parser.add_argument(name)
-    given, _ = parser.parse_known_args(argv)
-    if given.task is None and given.eval_only:
-        return weights.read_weights(given.eval_only, weights.MODEL)["task"] == "table"
-    return given.task == "table" or given.labels is not None
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------

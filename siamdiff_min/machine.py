@@ -1,4 +1,9 @@
-"""The machine: which device to compute on, how much memory was used, and settings that save time and memory on CPUs."""
+"""The machine: its processes and device, how much memory was used, and settings that save time and memory on CPUs.
+
+Nothing here loads torch before it is called: options ask for the cores of the machine.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import mmap
@@ -12,11 +17,14 @@ import time
 from functools import lru_cache
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from tqdm import tqdm
 
 from .files import MACHINE, ConfigError, checksum
+
+if TYPE_CHECKING:
+    import torch
 
 # How worker processes begin. A fork is ready at once, but only Linux survives it.
 START = "fork" if sys.platform == "linux" else "spawn"
@@ -41,6 +49,8 @@ def progress(items=None, **options) -> Bar:
 
 def choose_device(device: str = "auto") -> str:
     """`device`; "auto" is a GPU if there is any. Raises ConfigError if the GPU is missing."""
+    import torch
+
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -50,6 +60,8 @@ def choose_device(device: str = "auto") -> str:
 
 def versions() -> dict[str, str]:
     """Of this package, of torch and of Python."""
+    import torch
+
     package = sys.modules[__package__]
     return {package.__name__: package.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
@@ -62,6 +74,8 @@ def identity(name: str, weights: Path) -> list[str]:
 def peak_memory(device: torch.device) -> float:
     """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.max_memory_allocated(device) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
@@ -87,6 +101,18 @@ def keep_few_plans() -> None:
     """
     for name, plans in {"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}.items():
         os.environ.setdefault(name, plans)
+
+
+def world_size() -> int:
+    """The number of processes that torchrun has started, 1 without it. Raises ConfigError for half of its variables."""
+    text = os.environ.get("WORLD_SIZE", "").strip()
+    if text in ("", "1"):
+        return 1
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing or not text.isdecimal() or text == "0":
+        found = f"WORLD_SIZE is {text} in the environment" + (f", without {', '.join(missing)}" if missing else "")
+        raise ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
+    return int(text)
 
 
 def cores() -> int:
@@ -115,6 +141,8 @@ def _quota() -> int:
 
 def no_memory_left(error: BaseException) -> bool:
     """Whether a computation ended because there was no memory left, of the machine or of its GPU."""
+    import torch
+
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
@@ -123,6 +151,8 @@ def begin_worker(number: int = 0) -> None:
 
     torch would put each tensor into a file in /dev/shm, which is often small.
     """
+    import torch
+
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
     ForkingPickler.register(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))
 

@@ -17,20 +17,19 @@ from .encoders import weights
 from .reading.crops import Crops, split
 from .reading.store import open_store
 from .training import checkpoint
-from .training.config import parent_of, pretrain_options, printed
+from .training.config import parent_of, printed
 from .training.engine import Run, begin, train
 from .training.evaluation import evaluate
 from .training.metrics_file import summary
-from .training.ranks import Ranks, launch, world_size
+from .training.ranks import Ranks, launch
 
 # Held-out proteins that are measured, each DRAWS times, after every epoch: of 365,000 structures 5 % would be 18,000.
 VALIDATED = 500
 HELD_OUT_SEED = 0  # of the crops of held-out proteins
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns the exit status, 128 + n after signal n."""
-    config = pretrain_options(argv, __doc__.splitlines()[0], world_size())
+def run(config: Namespace) -> int:
+    """Do what `pretrain_options` has read; returns the exit status, 128 + n after signal n."""
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         data, held_out = open_data(config, ranks)
         objective = build_objective(config, ranks)
@@ -47,15 +46,15 @@ def main(argv: list[str] | None = None) -> int:
             return evaluate(objective, held_out, config, ranks, Path(config.out) / "valid.tsv")
 
         with ranks.alone_in(config.out):
-            run = Run(config, objective, data, ranks)
-            begin(run)
-            stopped = train(run, validate)
+            state = Run(config, objective, data, ranks)
+            begin(state)
+            stopped = train(state, validate)
             if stopped:
                 return 128 + stopped
             if ranks.rank == 0:
-                save_encoder(objective, run)
-                ranks.say(summary(run.metrics))
-            run.warn_of_infinite()
+                save_encoder(objective, state)
+                ranks.say(summary(state.metrics))
+            state.warn_of_infinite()
             ranks.say(f"encoder     {Path(config.out) / 'encoder.pt'}")
     return 0
 

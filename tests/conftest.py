@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import siamdiff_min.tools.table.options  # noqa: F401  # the task `table`
+import siamdiff_min.tools.table.command  # noqa: F401  # the task `table`
 from benchmarks.pdb import write_pdb
 from siamdiff_min.encoders import formulas
 from siamdiff_min.encoders.graph import Graph

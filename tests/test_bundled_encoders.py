@@ -11,10 +11,11 @@ import torch
 import siamdiff_min
 from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
+from siamdiff_min import names
+from siamdiff_min.cli import run
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.encoders.weights import load_encoder_file, save_encoder_file
 from siamdiff_min.files import CheckpointError, checksum
-from siamdiff_min.tools.embed.command import main
 from siamdiff_min.training.config import pretrain_options
 
 NAMES = ("siamdiff-atom", "siamdiff-residue")
@@ -45,7 +46,7 @@ def test_an_encoder_of_the_package_gives_the_stored_vector(name, offline):
 @pytest.fixture
 def bundled(tmp_path, monkeypatch) -> dict[str, Path]:
     """Stand-ins with random weights, put into a folder of their own."""
-    monkeypatch.setattr(weights, "BUNDLED", tmp_path / "bundled")
+    monkeypatch.setattr(names, "BUNDLED", tmp_path / "bundled")
     monkeypatch.chdir(tmp_path)
     for level in ("atom", "residue"):
         torch.manual_seed(1)
@@ -72,7 +73,7 @@ def test_embeddings_without_a_checkpoint(bundled, tmp_path, capsys):
     file = tmp_path / "mine.pdb"
     write_pdb(file, bundle_encoder.smallest().read().protein)
     for argv, name in (([], "siamdiff-residue"), (["--checkpoint", "siamdiff-atom"], "siamdiff-atom")):
-        assert main([str(file), *argv, "--out", f"{name}.npz", "--device", "cpu"]) == 0
+        assert run("embed", [str(file), *argv, "--out", f"{name}.npz", "--device", "cpu"]) == 0
         assert f"encoder {bundled[name]}" in capsys.readouterr().out
         with np.load(f"{name}.npz") as arrays:
             expected = siamdiff_min.load_encoder(bundled[name], "cpu").embed(file)

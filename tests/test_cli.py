@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from siamdiff_min import __version__, cli
-from siamdiff_min.tools import build
-from siamdiff_min.tools.embed import command as embed
-from siamdiff_min.tools.report import command as report
+from siamdiff_min.downstream.tasks import KINDS, TASKS
+from siamdiff_min.encoders import ENCODERS, GEARNET_DIMS
+from siamdiff_min.encoders.esm import ESM_SIZES
+from siamdiff_min.names import ESM_NAMES, SIZES
+from siamdiff_min.pretraining import OBJECTIVES
+from siamdiff_min.tools import options
+from siamdiff_min.tools.table import options as of_tables
+from siamdiff_min.training import config
 from siamdiff_min.training.config import FINETUNE, OPTIONS, PRETRAIN, finetune_options, pretrain_options
 
 ROOT = Path(__file__).parents[1]
@@ -91,10 +96,10 @@ def test_the_list_of_commands(siamdiff):
         (pretrain_options, ["--method", "simdiff"], "Did you mean siamdiff?"),
         (finetune_options, ["--task", "psrr"], "Did you mean psr?"),
         (finetune_options, ["--seed", "3"], "Did you mean --seeds?"),
-        (embed.main, ["x.pdb", "--check", "y"], "Did you mean --checkpoint?"),
-        (build.main, ["x", "--hel"], "Did you mean --help?"),
-        (report.main, ["x", "--hel"], "Did you mean --help?"),
-        (build.main, ["x", "--clip"], "error: unrecognized arguments: --clip"),  # --help is not near
+        (options.embed, ["x.pdb", "--check", "y"], "Did you mean --checkpoint?"),
+        (options.build, ["x", "--hel"], "Did you mean --help?"),
+        (options.report, ["x", "--hel"], "Did you mean --help?"),
+        (options.build, ["x", "--clip"], "error: unrecognized arguments: --clip"),  # --help is not near
         (pretrain_options, ["--seed", "x"], "argument --seed: invalid int value: 'x'"),
     ],
 )
@@ -103,6 +108,66 @@ def test_a_misspelt_option_is_answered_with_the_nearest_if_any_is_near(read, arg
     with pytest.raises(SystemExit) as end:
         read(argv)
     assert end.value.code == 2 and capsys.readouterr().err.rstrip().endswith(said)
+
+
+SLOW = {"torch", "scipy", "sklearn", "Bio.PDB", "matplotlib"}
+WRONG = {  # what cannot be done, of every command -> what is said
+    "train --metod x": "Did you mean --method?",
+    "train --data nowhere": "nowhere: cannot be opened",
+    "train --init-from nowhere": "could not read nowhere",
+    "train --esm nowhere --encoder esm-gearnet": "nowhere: cannot be opened",
+    "train --resume nowhere": "could not read nowhere",
+    "train --method angle --head-dim 8": "--head-dim is for diffpret and siamdiff",
+    "train --encoder gearnt": "Did you mean gearnet?",
+    "finetune --task ec --ids nowhere": "nowhere: cannot be opened",
+    "finetune --eval-only nowhere": "could not read nowhere",
+    "finetune --predict nowhere": "nowhere: cannot be opened",
+    "finetune --plugin nowhere.py": "--plugin nowhere.py: no such file",
+    "finetune --task table --labels table.csv --data .": "table.csv: malformed table",
+    "finetune --task table --data .": "needs --labels",
+    "finetune --task table --folds 3 --labels x --data .": "--folds 3 needs --freeze",
+    "embed nowhere": "nowhere: cannot be opened",
+    "embed . --checkpoint nowhere": "could not read nowhere",
+    "embed . --out vectors.txt": "is not the name of an .npz or .csv file",
+    "mutants nowhere": "nowhere: cannot be opened",
+    "mutants table.csv --measured nowhere": "nowhere: cannot be opened",
+    "report nowhere": "nowhere: cannot be opened",
+    "build nowhere": "nowhere: cannot be opened",
+    "color nowhere table.csv": "nowhere: cannot be opened",
+}
+COLD = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from siamdiff_min import cli
+try:
+    cli.main(sys.argv[1].split())
+except SystemExit as end:
+    print(end.code)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "line", [*(f"{command} --help" for command in cli.COMMANDS), "finetune --task table --help", *WRONG]
+)
+def test_help_and_what_is_wrong_are_said_before_torch_is_loaded(line, tmp_path):
+    """Torch takes two seconds, scikit-learn one more. So no second list of names may differ from the tables."""
+    (tmp_path / "table.csv").write_text("a,b\n")
+    run = [sys.executable, "-c", COLD, str(ROOT), line]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+    assert WRONG.get(line, "usage: ") in done.stdout + done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "siamdiff_min.cli" in loaded and not SLOW & {*loaded}
+
+
+def test_the_names_that_are_known_before_torch_are_those_of_the_tables():
+    assert (config.METHODS.known, config.ENCODERS.known) == (
+        sorted(OBJECTIVES, key=config.METHODS.known.index),
+        [*ENCODERS],
+    )
+    assert (config.TASKS.known, of_tables.KINDS.known) == ([*TASKS], [*KINDS])
+    assert (tuple(GEARNET_DIMS), tuple(ESM_SIZES)) == (SIZES, ESM_NAMES)
+    assert tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.measures)) == of_tables.METRICS
 
 
 def test_an_old_python_is_told_in_a_sentence():

@@ -106,4 +106,3 @@ ENCODERS["esm-gearnet"] = build_esm_gearnet
 for _esm in ESM_SIZES:  # each published ESM-2
     ENCODERS[f"esm-gearnet-{_esm}"] = partial(build_esm_gearnet, esm=_esm)
 ENCODERS["esm-gearnet-edge"] = partial(build_esm_gearnet, num_angle_bins=8)  # ours (differences.md, row 33)
-ONE_LEVEL = {"gvp": "atom", **{name: "residue" for name in ENCODERS if "esm" in name}}  # those that have only one

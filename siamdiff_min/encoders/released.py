@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..files import CheckpointError
+from ..names import IDENTITY
 from . import ATOM_GRAPH, GEARNET_DIMS, RESIDUE_GRAPH
 from .esm import ESM_SIZES, RESIDUE_TOKEN
 
-IDENTITY = ("encoder", "level", "size", "preset")  # an encoder is built again from these
 _FIRST = re.compile(r"((?:.+?\.)??)((?:structure_model\.)?)layers\.0\.self_loop\.weight")  # in whatever it is
 _GEARNET = re.compile(r"((edge_)?layers|batch_norms)\.\d+\..*")
 _ESM_GEARNET = re.compile(r"(sequence|structure)_model\..*")

@@ -6,7 +6,6 @@ of torch are zips with a checksum for each tensor. torch writes these checksums,
 """
 
 import io
-import os
 import warnings
 import zipfile
 from argparse import Namespace
@@ -21,24 +20,14 @@ from torch import Tensor, nn
 from ..conventions import CONVENTIONS
 from ..files import CheckpointError, ConfigError, SiamDiffError, write_file
 from ..machine import choose_device
+from ..names import BUNDLED, IDENTITY, find_weights
 from . import ENCODERS, RANDOM_ESM, Encoder
 from .esm import ESM2
-from .released import IDENTITY, esm_weights, released_encoder, tensors_of
+from .released import esm_weights, released_encoder, tensors_of
 
-BUNDLED = Path(__file__).parents[1] / "weights"  # the encoders that come with the package, NAME.pt
 CHECKPOINT, ENCODER, MODEL = "siamdiff_min checkpoint 2", "siamdiff_min encoder 1", "siamdiff_min model 1"
 FORMATS = {CHECKPOINT: "a checkpoint to resume from", ENCODER: "an encoder", MODEL: "a fine-tuned model"}
 WEIGHTS = {CHECKPOINT: "objective", ENCODER: "state", MODEL: "state"}  # file format -> key of its weights
-
-
-def find_weights(name: str | Path) -> Path:
-    """The file at a path; without one, the encoder of that name in the package. Raises CheckpointError."""
-    bundled = {path.stem: path for path in BUNDLED.glob("*.pt")}
-    if os.path.isfile(name) or (str(name) not in bundled and os.path.exists(name)):
-        return Path(name)
-    if str(name) not in bundled:
-        raise CheckpointError(f"could not read {name}: No such file; encoders of the package are {', '.join(bundled)}")
-    return bundled[str(name)]
 
 
 def read_torch_file(path: str | Path, allow: tuple = ()):

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..conventions import CONVENTIONS
 from ..files import ConfigError
+from ..names import ABLATIONS, STAGED
 from ..protein.conformer import GaussianConformer, TorsionalConformer
 from .contrast import MultiviewContrast
 from .diffusion import SCHEDULES, Schedule
@@ -20,17 +21,6 @@ from .self_prediction import Geometry, ResidueTypes, SelfPrediction
 from .siamdiff import SiamDiff
 
 __all__ = ["ABLATIONS", "OBJECTIVES", "SCHEDULES", "STAGED", "Schedule", "SiamDiff"]
-
-STAGED = ["diffpret", "siamdiff"]  # trained in two stages (Sec. 3.4), the others in one; a plugin may add its own
-
-ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.ablated
-    "none": {},
-    "no-clash-check": {},  # ours: the schedule stays, build_siamdiff leaves out the check of Sec. 4.1
-    "no-sequence": {"sequence": False},
-    "no-structure": {"structure": False},
-    "small-noise": {"t": 1},
-    "large-noise": {"t": -1},  # T. All types and side chains are hidden there: at atom level both views are the same
-}
 
 
 def schedules_of(preset: str) -> dict[int, Schedule]:

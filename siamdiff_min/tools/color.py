@@ -9,19 +9,20 @@ mutants`; of the mutations of a residue the mean counts).
 import gzip
 import math
 import re
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import ConfigError, Parser, first_three, printable, read_rows, structure_errors, write_file
+from ..files import ConfigError, first_three, printable, read_rows, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX, UNMODIFIED
 from ..reading.cif import is_mmcif
 from ..reading.pdb import hybrid_36
 from ..reading.sources import find_structures, without_ending
 from .mutants.mutation_names import MUTATION
+from .options import VALUE_COLUMNS
 
-VALUE_COLUMNS = ("value", "prediction", "predicted", "ranking")  # in this order, unless --column names one
 ATOM_RECORDS = ("ATOM", "HETATM")
 B_FACTOR_TITLE = "B_iso_or_equiv"
 B_FACTOR = B_FACTOR_TITLE.lower()
@@ -39,16 +40,8 @@ class Values(NamedTuple):
     types: dict[Residue, str]  # one letter each, of residues whose type the table names
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line."""
-    parser = Parser(prog="siamdiff color", description=__doc__.splitlines()[0])
-    parser.add_argument("structure", type=Path, help="a PDB or mmCIF file, also .gz")
-    parser.add_argument("table", type=Path, help="a row for every residue: chain and number, an id, or a mutation")
-    parser.add_argument("--column", help=f"title of the numbers (default: the first of {', '.join(VALUE_COLUMNS)})")
-    parser.add_argument("--chain", help="chain of rows that name none (default: the first of the file)")
-    parser.add_argument("--out", type=Path, help="the copy (default: NAME-COLUMN.pdb or .cif in this folder)")
-    args = parser.parse_args(argv)
-
+def run(args: Namespace) -> int:
+    """Write the copy that `options.color` asks for."""
     # The table's rows of this structure, onto a copy of the file.
     name = without_ending(args.structure.name)
     values = read_values(args.table, name, args.column)

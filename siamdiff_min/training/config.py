@@ -2,7 +2,7 @@
 
 `OPTIONS` describes every option once; the parser and its `--help` are made from it. An option that is not given is
 None until `settled` fills it in. The filled-in options say what a run did: --dry-run prints them, and every checkpoint
-keeps them.
+keeps them. Nothing here loads torch, but for a file of weights or a plugin.
 """
 
 import math
@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..conventions import CONVENTIONS
-from ..downstream.tasks import TASKS
-from ..encoders import ENCODERS, GEARNET_DIMS, ONE_LEVEL, weights
-from ..files import ConfigError, Parser, import_plugins
-from ..machine import cores
-from ..pretraining import ABLATIONS, OBJECTIVES, STAGED
+from ..files import ConfigError, Parser, import_plugins, load_module
+from ..machine import cores, world_size
+from ..names import (
+    ABLATIONS,
+    IDENTITY,
+    LEVELS,
+    ONE_LEVEL,
+    SIZES,
+    STAGED,
+    Choices,
+    find_weights,
+)
 from .presets import (
     EPOCHS,
     MAX_RESIDUES,
@@ -31,7 +38,9 @@ from .presets import (
     USUAL,
 )
 
-SIZES, LEVELS = tuple(GEARNET_DIMS), ("atom", "residue")
+METHODS = Choices(list(TABLE_5), "pretraining", "OBJECTIVES")
+TASKS = Choices(list(TABLE_6), "downstream.tasks", "TASKS")
+ENCODERS = Choices(["gearnet", *ONE_LEVEL], "encoders", "ENCODERS")
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
@@ -78,7 +87,7 @@ train, tune, both = (partial(row, commands) for commands in ("train", "finetune"
 
 OPTIONS = {  # group of --help -> its options, in order
     "what": [
-        train("method", "pre-training objective", "siamdiff", choices=OBJECTIVES),
+        train("method", "pre-training objective", "siamdiff", choices=METHODS),
         tune("task", TASK, choices=TASKS),
         both("preset", "the paper, or the released code (default: of --init-from, or paper)", choices=CONVENTIONS),
         both("encoder", "encoder to train (default: of --init-from, or gearnet)", choices=ENCODERS),
@@ -147,7 +156,7 @@ PRETRAIN, FINETUNE = (  # name -> option; a plugin may add to them
 )
 
 
-def parse(argv: list[str] | None, options: Mapping[str, Option], description: str) -> Namespace:
+def parse(argv: Sequence[str] | None, options: Mapping[str, Option], description: str) -> Namespace:
     """Read a command line. The files of --plugin are imported first: they may add to what can be chosen.
 
     Raises ConfigError for a plugin that is not there, SystemExit for a wrong command line.
@@ -178,14 +187,14 @@ def shown(value) -> str:
 # ---- what a run does -------------------------------------------------------------------------------------------------
 
 
-def pretrain_options(argv: list[str] | None = None, description: str = "", world: int = 1) -> Namespace:
-    """The options of train.py, all filled in, for `world` processes.
+def pretrain_options(argv: Sequence[str] | None = None, world: int | None = None) -> Namespace:
+    """The options of train.py, all filled in, for `world` processes (default: those that torchrun has started).
 
     Raises ConfigError if they contradict one another or the file of --init-from, SystemExit for a wrong command line.
     """
-    config = parse(argv, PRETRAIN, description)
-    source = weights.load_encoder_file(config.init_from) if config.init_from else {}
-    config = settled(config, "method", {name: source[name] for name in weights.IDENTITY if name in source}, world)
+    config = parse(argv, PRETRAIN, "Pre-train a protein structure encoder with DiffPreT or SiamDiff.")
+    source = encoder_in(config.init_from) if config.init_from else {}
+    config = settled(config, "method", {name: source[name] for name in IDENTITY if name in source}, world)
     stages = 2 if config.method in STAGED else 1
     epochs = config.epochs * stages if len(config.epochs) == 1 else config.epochs  # one number counts for both
     if len(epochs) != stages or not sum(epochs):
@@ -195,28 +204,41 @@ def pretrain_options(argv: list[str] | None = None, description: str = "", world
     return replace(config, epochs=epochs)
 
 
-def finetune_options(argv: list[str] | None = None, description: str = "", world: int = 1) -> Namespace:
+def finetune_options(argv: Sequence[str] | None = None, world: int | None = None) -> Namespace:
     """The options of finetune.py, all filled in, for `world` processes. Raises as `pretrain_options`."""
-    return tuned(parse(argv, FINETUNE, description), world)
+    return tuned(parse(argv, FINETUNE, "Fine-tune an encoder on a downstream task, or apply a model that was."), world)
 
 
-def tuned(config: Namespace, world: int) -> Namespace:
+def tuned(config: Namespace, world: int | None) -> Namespace:
     """These options of finetune.py, all filled in."""
     seeds = config.seeds or [0]
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
 
     # What the file that the run starts from says of itself.
-    names = ["task", *weights.IDENTITY]
+    names = ["task", *IDENTITY]
     if config.eval_only:
-        model = weights.read_weights(config.eval_only, weights.MODEL)
+        model = model_in(config.eval_only)
         source = model | {"seeds": [int(model["seed"])]}
         names += ["seeds", "max_residues"]
     elif config.init_from:
-        source = weights.load_encoder_file(for_seed(config, seeds[0]).init_from)
+        source = encoder_in(for_seed(config, seeds[0]).init_from)
     else:
         source = {}
     return settled(config, "task", {name: source[name] for name in names if name in source}, world)
+
+
+def encoder_in(path: str) -> dict:
+    """The encoder of a file of weights: IDENTITY and `state`. Without a file there torch is not loaded."""
+    find_weights(path)
+    return load_module(".encoders.weights").load_encoder_file(path)
+
+
+def model_in(path: str) -> dict:
+    """The content of the file of a fine-tuned model."""
+    find_weights(path)
+    weights = load_module(".encoders.weights")
+    return weights.read_weights(path, weights.MODEL)
 
 
 def for_seed(config: Namespace, seed: int) -> Namespace:
@@ -227,7 +249,7 @@ def for_seed(config: Namespace, seed: int) -> Namespace:
     return replace(config, seed=seed, out=os.path.join(out, f"seed-{seed}"), init_from=start, resume=resume)
 
 
-def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Namespace:
+def settled(config: Namespace, subject: str, source: Mapping, world: int | None) -> Namespace:
     """Fill in the options that are None. The first of these that knows an option decides it:
 
     1. the command line, and the defaults that `OPTIONS` gives;
@@ -246,6 +268,7 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Nam
     config = filled(config, {"level": ONE_LEVEL.get(config.encoder, level)})
     check_choices(config, subject, source)
     config = filled(config, *presets(config, subject))
+    world = world or world_size()
     together = world * config.batch_size
     workers = min(4, max(1, cores() // world))  # four keep up with a GPU (docs/performance.md)
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
@@ -254,6 +277,8 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int) -> Nam
             f"--global-batch-size {config.global_batch_size} is not a multiple of {world} processes x "
             f"--batch-size {config.batch_size} = {together}"
         )
+    if config.resume not in ("auto", "never") and not os.path.isdir(config.out):
+        find_weights(config.resume)
     return config
 
 
@@ -303,7 +328,7 @@ def check_choices(config: Namespace, subject: str, source: Mapping) -> None:
 
     # What the file of the start says of itself.
     file = getattr(config, "eval_only", None) or config.init_from
-    for name in ("task", "seeds", *weights.IDENTITY):
+    for name in ("task", "seeds", *IDENTITY):
         if name not in source:
             continue
         value = getattr(config, name)

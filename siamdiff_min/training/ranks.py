@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from tqdm import tqdm
 
 from ..files import ConfigError, SiamDiffError, lock
-from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, progress
+from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, progress, world_size
 from ..statistics import Statistic
 
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # SLURM can send the last one before the time is over
@@ -75,18 +75,6 @@ class Ranks:
     def bar(self, items=None, **options) -> Bar:
         """A progress bar on rank 0."""
         return progress(items, disable=self.rank > 0, **options)
-
-
-def world_size() -> int:
-    """The number of processes that torchrun has started, 1 without it. Raises ConfigError for half of its variables."""
-    text = os.environ.get("WORLD_SIZE", "").strip()
-    if text in ("", "1"):
-        return 1
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing or not text.isdecimal() or text == "0":
-        found = f"WORLD_SIZE is {text} in the environment" + (f", without {', '.join(missing)}" if missing else "")
-        raise ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
-    return int(text)
 
 
 @contextmanager

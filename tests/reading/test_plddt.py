@@ -6,11 +6,11 @@ import tarfile
 
 import pytest
 
+from siamdiff_min.cli import run
 from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.bundled import bundle_path
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.store import open_store
-from siamdiff_min.tools import build
 
 MMCIF = """data_x
 loop_
@@ -129,7 +129,7 @@ def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
     (data / "experiment.pdb").write_text("EXPDTA    X-RAY DIFFRACTION\n" + ATOMS)
     (data / "silent.pdb").write_text(ATOMS)
     (data / "low3.cif").write_text(as_mmcif(ATOMS) + METRIC)
-    assert build.main([str(data), "--min-plddt", "75"]) == 0
+    assert run("build", [str(data), "--min-plddt", "75"]) == 0
     said = capsys.readouterr().out
     assert "seen 5 = used 3 + skipped 2 (mean pLDDT below 75 2) + failed 0" in said
     assert "left out or replaced 1 (files that name neither pLDDT nor an experiment (kept) 1)" in said

@@ -18,6 +18,7 @@ from helpers import assert_equal
 
 from benchmarks.pdb import write_pdb
 from siamdiff_min import cli
+from siamdiff_min.cli import run
 from siamdiff_min.files import ConfigError, StoreError, StructureError, WriteError, replacing
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
@@ -29,7 +30,6 @@ from siamdiff_min.reading.shards import load_shard, map_tables, pack_shard
 from siamdiff_min.reading.sources import find_structures, structure_files
 from siamdiff_min.reading.store import META, ProteinStore, open_store
 from siamdiff_min.reading.structure import Structure
-from siamdiff_min.tools import build
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
 
@@ -115,7 +115,7 @@ def test_the_store_equals_direct_reading(folder, tmp_path, small_steps):
 
 
 def test_number_of_processes_changes_no_byte(folder, tmp_path, small_steps):
-    assert build.main([str(folder), "--store", str(tmp_path / "s3"), "--num-workers", "3"]) == 0
+    assert run("build", [str(folder), "--store", str(tmp_path / "s3"), "--num-workers", "3"]) == 0
     zero, one = (open_store(folder, tmp_path / f"s{workers}", workers) for workers in (0, 1))
     three = tmp_path / "s3" / one.path.name
     assert digest(zero.path) == digest(one.path) == digest(three)
@@ -432,16 +432,16 @@ def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
 
 
 def test_the_build_command_builds_and_checks(folder, capsys):
-    assert build.main([str(folder)]) == 0
+    assert run("build", [str(folder)]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     (file,) = Path(f"{folder}.store").glob("*/00000.pt")
     assert said.startswith(f"{file.parent}: seen 14 = used 10 + ") and "all checksums are right" in said
-    assert build.main([str(file.parent), "--num-workers", "0"]) == 0
+    assert run("build", [str(file.parent), "--num-workers", "0"]) == 0
     assert capsys.readouterr().out.splitlines() == [said]  # nothing is read again
     file.write_bytes(bytes(len(file.read_bytes())))
     for place in (folder, file.parent, f"{folder}.store"):
         with pytest.raises(StoreError, match=rf"^{file} is damaged \(.*remove {file.parent}, and it is built again"):
-            build.main([str(place)])
+            run("build", [str(place)])
     (file.parent / META).write_text("{")
     with pytest.raises(StoreError, match=r"not a finished store \(meta\.json: Expecting property name"):
         open_store(folder)

@@ -10,6 +10,7 @@ from Bio.PDB.MMCIFParser import MMCIFParser
 from Bio.PDB.PDBParser import PDBParser
 from rows import as_mmcif, as_pdb, residue
 
+from siamdiff_min.cli import run
 from siamdiff_min.files import SiamDiffError
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import bundle_path, find_structures
@@ -46,7 +47,7 @@ def colored(tmp_path, text: str, table: str = TABLE, *options) -> str:
     structure.write_text(text)
     (tmp_path / "table.csv").write_text(table)
     out = tmp_path / f"copy.{ending}"
-    assert color.main([str(structure), str(tmp_path / "table.csv"), "--out", str(out), *options]) == 0
+    assert run("color", [str(structure), str(tmp_path / "table.csv"), "--out", str(out), *options]) == 0
     assert structure.read_text() == text
     return out.read_text()
 
@@ -154,7 +155,7 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
     (tmp_path / "x.pdb").write_text(as_pdb(ROWS))
     with pytest.raises(SiamDiffError, match="is the structure itself"):
-        color.main([f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
+        run("color", [f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
 
 
 def test_predictions_of_a_folder(tmp_path):

@@ -15,12 +15,12 @@ import pytest
 from scipy import stats
 
 from benchmarks.probe_report import PAPER, SCRATCH
+from siamdiff_min import cli
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import write_rows
 from siamdiff_min.tools.evidence.intervals import mean_interval, range_of, t_interval, variance_among_seeds
 from siamdiff_min.tools.evidence.wording import finish
-from siamdiff_min.tools.report import command as report
 from siamdiff_min.tools.report import tables
 from siamdiff_min.tools.report.comparison import Difference, Row, compare, difference, interval_of
 from siamdiff_min.tools.report.runs import HeldOut, RunFolder, folder_of_method, read_held_out, read_runs
@@ -182,7 +182,9 @@ def test_runs_scored_on_other_rows_are_not_compared(tmp_path):
         config = Namespace(task="table", labels="x.tsv", folds=folds)
         finish(tmp_path / name / "results.json", result_of(config, model, tested, {}, {}), model, tested)
     files = [str(tmp_path / name) for name in ("page.html", "table.csv", "table.tex")]
-    report.main([*(str(tmp_path / name) for name in "abc"), "--out", files[0], "--csv", files[1], "--latex", files[2]])
+    cli.run(
+        "report", [*(str(tmp_path / name) for name in "abc"), "--out", files[0], "--csv", files[1], "--latex", files[2]]
+    )
     page, table, tabular = (Path(file).read_text() for file in files)
     for name in "bc":
         assert f"{name} is not compared with a: scored on other rows" in page and f"{name}: scored on other" in tabular
@@ -265,7 +267,7 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path, capsys):
             paths.append(pretrained(tmp_path / f"{name}-{seed}", own, "--ablation", noise[name], seed=seed))
     files = ["--out", "page.html", "--csv", "table.csv", "--latex", "table.tex"]
     files = [str(tmp_path / x) if "." in x else x for x in files]
-    assert report.main([*map(str, paths), *files]) == 0
+    assert cli.run("report", [*map(str, paths), *files]) == 0
     assert capsys.readouterr().out.split() == files[1::2]
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -333,7 +335,7 @@ def test_one_method_on_two_tasks_is_one_row(tmp_path):
             (tmp_path / task / method).mkdir(parents=True)
             (tmp_path / task / method / "results.json").write_text(json.dumps(content))
     paths = [str(path.parent) for path in sorted(tmp_path.rglob("results.json"))]
-    report.main([*paths, "--out", str(tmp_path / "page.html"), "--latex", str(tmp_path / "table.tex")])
+    cli.run("report", [*paths, "--out", str(tmp_path / "page.html"), "--latex", str(tmp_path / "table.tex")])
     lines = (tmp_path / "table.tex").read_text().splitlines()
     assert r" & \multicolumn{1}{c}{\textbf{MSP}} & \multicolumn{1}{c}{\textbf{PSR}} & \textbf{Mean} \\" in lines
     assert r"\textbf{Method} & AUROC & Global $\rho$ & \textbf{Rank} \\" in lines

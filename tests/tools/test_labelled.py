@@ -11,6 +11,7 @@ from conftest import real_protein
 from given import Given, structure
 
 from benchmarks.pdb import write_pdb
+from siamdiff_min.cli import run
 from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
@@ -21,7 +22,6 @@ from siamdiff_min.sets.labelled_set import (
     remarks,
 )
 from siamdiff_min.sets.samples import SAMPLES, ValueSamples
-from siamdiff_min.tools import build
 from siamdiff_min.tools.table.labelled import split_by_sequence
 from siamdiff_min.tools.table.relatives import SHORTEST, near_copies, relatives
 from siamdiff_min.tools.table.table_set import table_set
@@ -98,7 +98,7 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
             assert torch.allclose(store[i].pos, (expected.pos + 100 * (i // 5)).float(), atol=1e-3)
             assert torch.equal(store[i].residue_type, expected.residue_type) and not store[i].chain.any()
     assert found[0] == found[1] == [(f"{name}_{chain}", [float(value)], chain) for name, chain, value in rows]
-    assert build.main([str(folder), "--each-chain"]) == 0
+    assert run("build", [str(folder), "--each-chain"]) == 0
     assert capsys.readouterr().out.startswith(f"{store.path}: seen 10 = used 10 ")
     table.write_text("name,value,split\nf0_A,1,train\nf1_Q,2,train")
     assert table_set(table, folder, needed=["train"]).open("train").not_found == "1 structures (f1_Q)"

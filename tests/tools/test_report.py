@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 from sklearn.metrics import auc
 
+from siamdiff_min import cli
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import SiamDiffError
@@ -193,7 +194,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
     finetuned(tmp_path / "other" / "scratch", "ec")
     write_lines(tmp_path / "pre", [{"step": s, "epoch": 0, "split": "valid", "loss": 1 / s} for s in (1, 2)])
     monkeypatch.chdir(tmp_path)
-    assert report.main(["scratch", "pretrained", "other/scratch", "pre"]) == 0
+    assert cli.run("report", ["scratch", "pretrained", "other/scratch", "pre"]) == 0
     page = (tmp_path / "comparison.html").read_text()
     parts = re.findall("<h1>(.*?)</h1>", page)
     assert parts == ["GDT_TS of a model (PSR)", "enzyme numbers (EC) of a protein", "pre-training"]
@@ -204,7 +205,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
     lines = drawn(tmp_path / "scratch", tmp_path / "pretrained")["global_spearman-intervals"]
     assert len(lines) == 10  # 2 intervals, means, baselines; 4 seeds
     with pytest.raises(SiamDiffError):
-        report.main(["scratch", "nowhere"])
+        cli.run("report", ["scratch", "nowhere"])
 
 
 def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
@@ -221,7 +222,7 @@ def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = {}
     for other in ("b", "c"):
-        assert report.main(["a", other]) == 0
+        assert cli.run("report", ["a", other]) == 0
         words[other] = re.findall("<h3>(root mean .*?)</h3>(.*?)<svg", (tmp_path / "comparison.html").read_text())[0][1]
     gain, low, high = map(float, re.findall(r"[+-]\d\S*(?=,| to|<)", words["b"]))
     assert words["b"].startswith("<p class=worse>b worse than a: ") and 0 < low < gain < high < 0.2
@@ -239,7 +240,7 @@ def test_three_runs_are_compared_with_the_first_one(tmp_path):
         (tmp_path / name / "results.json").write_text(json.dumps(content))
     runs = [str(tmp_path / name) for name in "abc"]
     table = tmp_path / "table.csv"
-    report.main([*runs, "--out", str(tmp_path / "page.html"), "--csv", str(table)])
+    cli.run("report", [*runs, "--out", str(tmp_path / "page.html"), "--csv", str(table)])
     with open(table, newline="") as file:
         rows = {row["run"]: row for row in csv.DictReader(file) if row["measure"] == "rmse"}
     draws = {name: np.load(tmp_path / name / "draws.npz")["rmse"] for name in "abc"}
@@ -312,13 +313,13 @@ def test_runs_of_the_last_version_are_drawn_too(tmp_path):
 def test_a_table_without_a_measure_is_not_written(tmp_path, option):
     write_lines(tmp_path, [{"step": 1, "epoch": 0.1, "split": "train", "loss": 3.0}])
     with pytest.raises(SiamDiffError, match="no run has a loss, error, accuracy or score yet"):
-        report.main([str(tmp_path), option, str(tmp_path / "table")])
+        cli.run("report", [str(tmp_path), option, str(tmp_path / "table")])
     assert not (tmp_path / "table").exists()
 
 
 def test_what_is_no_run(tmp_path, capsys):
     with pytest.raises(SiamDiffError) as exit_:
-        report.main([str(tmp_path)])
+        cli.run("report", [str(tmp_path)])
     assert "is no run: there is no metrics.jsonl" in str(exit_.value)
 
 

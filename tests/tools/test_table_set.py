@@ -19,7 +19,7 @@ from Bio.PDB.MMCIFParser import MMCIFParser
 from conftest import real_protein
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min import __version__, cli, finetune
+from siamdiff_min import __version__, cli
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import KINDS as TARGETS
 from siamdiff_min.downstream.tasks import TASKS
@@ -354,7 +354,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     data = ["--labels", "lab.csv", "--data", "files", "--value-column", *columns, "--missing", "n.d."]
     frozen = ["--task", "table", *data, "--freeze", "--folds", "4", "--init-from", "siamdiff-residue"]
     new = ["--predict", "files/p3.cif.gz"]
-    assert finetune.main([*frozen, *QUICK, "--out", str(out), *new, "files/p4.pdb"]) == 0
+    assert cli.run("finetune", [*frozen, *QUICK, "--out", str(out), *new, "files/p4.pdb"]) == 0
     said = capsys.readouterr().out
     assert "older" not in said and said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
@@ -374,7 +374,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     page = report.write_page([out]).read_text()
     assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
     assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
-    assert finetune.main([*frozen, *QUICK, "--out", str(out), *new]) == 0
+    assert cli.run("finetune", [*frozen, *QUICK, "--out", str(out), *new]) == 0
     (older,) = re.findall("older than this model.*: (.*)", capsys.readouterr().out)
     assert older == f"{next(out.glob('predicted-p4-*'))}, {out / 'report.html'}"
     model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
@@ -392,7 +392,7 @@ def test_predictions_of_residues_colour_copies(lab, monkeypatch, capsys):
     (lab / "residues.tsv").write_text("\n".join(rows))
     frozen = ["--task", "table", "--labels", "residues.tsv", "--data", "files", "--freeze", "--folds", "4"]
     frozen += ["--init-from", "siamdiff-residue", *QUICK, "--out", "residues"]
-    assert finetune.main([*frozen, "--predict", "files/p4.pdb", "files/p2.cif", "--pdb"]) == 0
+    assert cli.run("finetune", [*frozen, "--predict", "files/p4.pdb", "files/p2.cif", "--pdb"]) == 0
     assert capsys.readouterr().out.count("coloured    1 files: residues/predicted-p") == 2
     for name, parser in (("p4.pdb", PDBParser(QUIET=True)), ("p2.cif", MMCIFParser(QUIET=True))):
         (copy,) = Path("residues").glob(f"predicted-*/{name}")
@@ -409,7 +409,7 @@ def test_several_properties_are_learned_together(lab, monkeypatch):
     monkeypatch.chdir(lab)
     data = ["--labels", "lab.csv", "--data", "files", "--value-column", "Länge", "halb", "--missing", "n.d."]
     small = ["--level", "residue", "--size", "tiny", "--max-steps", "2", "--batch-size", "4", *QUICK]
-    assert finetune.main(["--task", "table", *data, *small, "--out", "trained"]) == 0
+    assert cli.run("finetune", ["--task", "table", *data, *small, "--out", "trained"]) == 0
     results = json.loads(Path("trained/results.json").read_text())
     assert {"rmse", "rmse:Länge", "rmse:halb"} <= results["mean"].keys() and results["answer"]["mean"][0] > 10
 
@@ -425,10 +425,12 @@ def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
         rows += [f"f{i},{chain},{i + 2 * k}" for k, chain in enumerate("AB")]
     (tmp_path / "lab.csv").write_text("\n".join(rows))
     frozen = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--freeze", "--folds", "2", "--out", "run"]
-    assert finetune.main([*frozen, "--level", "residue", "--size", "tiny", *QUICK, "--predict", "files/f2.pdb"]) == 0
+    assert (
+        cli.run("finetune", [*frozen, "--level", "residue", "--size", "tiny", *QUICK, "--predict", "files/f2.pdb"]) == 0
+    )
     model, (first,) = ["--eval-only", "run/seed-0/best.pt"], Path("run").glob("predicted-*.tsv")
     assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
-    assert finetune.main([*model, "--predict", "files", *QUICK]) == 0
+    assert cli.run("finetune", [*model, "--predict", "files", *QUICK]) == 0
     (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
     said = f"run/seed-0/best.pt {checksum('run/seed-0/best.pt')[:12]} {__version__}"
     assert {row["model"] for row in csv.DictReader(later.read_text().splitlines(), delimiter="\t")} == {said}
@@ -440,9 +442,11 @@ def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
     monkeypatch.chdir(lab)
     data = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--value-column", "Länge", *QUICK]
     with pytest.raises(ConfigError, match="--folds 4 needs --freeze"):
-        finetune.main([*data, "--folds", "4"])
+        cli.run("finetune", [*data, "--folds", "4"])
     with pytest.raises(ConfigError, match=r"--freeze: 13 folds need as many different structures .* there are 12"):
-        finetune.main([*data, "--freeze", "--folds", "13", "--size", "tiny", "--level", "residue", "--out", "many"])
+        cli.run(
+            "finetune", [*data, "--freeze", "--folds", "13", "--size", "tiny", "--level", "residue", "--out", "many"]
+        )
 
 
 def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsys):
@@ -454,31 +458,33 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     vectors = np.random.default_rng(0).normal(size=(12, 5))
     vectors[:, 0] = values
     np.savez("vectors.npz", id=[f"p{i}" for i in range(12)], mean=vectors)
-    assert finetune.main([*data, "--labels", "own.csv", "--features", "vectors.npz", "--out", "given"]) == 0
+    assert cli.run("finetune", [*data, "--labels", "own.csv", "--features", "vectors.npz", "--out", "given"]) == 0
     assert "encoder     none, vectors of vectors.npz" in capsys.readouterr().out
     results = json.loads(Path("given/results.json").read_text())
     assert results["mean"]["rmse"] < 2 and results["verdict"]["rmse"] == "better" and results["floor"]["mean"]
     with pytest.raises(ConfigError, match=r"was fitted to vectors of vectors\.npz: it has no encoder to apply"):
-        finetune.main(["--eval-only", "given/seed-0/best.pt", "--predict", "files", *QUICK])
+        cli.run("finetune", ["--eval-only", "given/seed-0/best.pt", "--predict", "files", *QUICK])
     np.savez("few.npz", id=["p0"], mean=vectors[:1])
     with pytest.raises(ConfigError, match=r"--features few\.npz has no vector of p"):
-        finetune.main([*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"])
+        cli.run("finetune", [*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"])
     with pytest.raises(ConfigError, match="takes the place of the encoder: with --freeze alone"):
-        finetune.main([*data, "--labels", "own.csv", "--features", "few.npz", "--init-from", "siamdiff-residue"])
+        cli.run("finetune", [*data, "--labels", "own.csv", "--features", "few.npz", "--init-from", "siamdiff-residue"])
     Path("ones.csv").write_text("name,value\n" + "".join(f"p{i},1\n" for i in range(12)))
     with pytest.raises(ConfigError, match=r"all values are 1: there is nothing to tell apart\. Label the others 0"):
-        finetune.main([*data, "--labels", "ones.csv", "--features", "vectors.npz", "--out", "ones"])
+        cli.run("finetune", [*data, "--labels", "ones.csv", "--features", "vectors.npz", "--out", "ones"])
     trained = ["--task", "table", "--data", "files", "--labels", "ones.csv", "--size", "tiny", "--level", "residue"]
     with pytest.raises(ConfigError, match="all values are 1: there is nothing to tell apart"):
-        finetune.main([*trained, *QUICK, "--out", "ones"])
+        cli.run("finetune", [*trained, *QUICK, "--out", "ones"])
     Path("alone.csv").write_text("name,value\n" + "".join(f"p{i},{values[i]}\n" for i in range(12)))
-    finetune.main([*data, "--labels", "alone.csv", "--features", "vectors.npz", "--out", "alone", "--folds", "12"])
+    cli.run(
+        "finetune", [*data, "--labels", "alone.csv", "--features", "vectors.npz", "--out", "alone", "--folds", "12"]
+    )
     assert "come out too low, and nothing can be called better than the baseline. Take --folds 3" in (
         capsys.readouterr().out
     )
     families = "".join(f"p{i},{values[i]},f{i // 3}\n" for i in range(12))
     Path("families.csv").write_text("name,value,family\n" + families)
-    finetune.main([*data, "--labels", "families.csv", "--features", "vectors.npz", "--out", "families"])
+    cli.run("finetune", [*data, "--labels", "families.csv", "--features", "vectors.npz", "--out", "families"])
     said = capsys.readouterr().out
     assert "3 folds of 4 different structures" in said and "12 samples of 4 sequences or families" in said
 
@@ -505,15 +511,15 @@ def test_the_recipe_runs_as_printed(tmp_path, monkeypatch, capsys):
         program, file, *arguments = command.split()
         assert (program, file) == ("python", "finetune.py")
         more = ["--num-workers", "0", "--device", "cpu"] + ([] if "--eval-only" in command else ["--max-steps", "2"])
-        assert finetune.main([*arguments, *more]) == 0
+        assert cli.run("finetune", [*arguments, *more]) == 0
         said.append(capsys.readouterr().out)
     assert "regression on 10 structures" in said[0] and "pearson" in said[0]
     assert re.search(r"regression on \d{3,4} residues of 10 structures", said[1])
     predicted = next(Path("runs/neighbours/seed-0/eval").glob("predicted-1A19_A-*.tsv")).read_text().splitlines()
     assert len(predicted) == 90 and predicted[1].startswith("1A19_A:A:1\t1A19_A\t") and "predicted   1 struc" in said[2]
     model = ["--eval-only", "runs/neighbours/seed-0/best.pt", "--data", "structures", "--device", "cpu"]
-    assert finetune.main([*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0
+    assert cli.run("finetune", [*model, "--labels", "residues.tsv", "--num-workers", "0"]) == 0
     with pytest.raises(ConfigError, match=r"was trained on other labels than those of labels\.tsv"):
-        finetune.main([*model, "--labels", "labels.tsv"])
+        cli.run("finetune", [*model, "--labels", "labels.tsv"])
     with pytest.raises(ConfigError, match="--task table needs --labels, a file, and --data"):
-        finetune.main(["--task", "table", "--labels", "labels.tsv", "--device", "cpu"])
+        cli.run("finetune", ["--task", "table", "--labels", "labels.tsv", "--device", "cpu"])

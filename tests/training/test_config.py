@@ -8,10 +8,11 @@ import torch
 
 from siamdiff_min.conventions import CONVENTIONS
 from siamdiff_min.downstream.tasks import TASKS
-from siamdiff_min.encoders import ENCODERS, ONE_LEVEL, weights
+from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.files import ConfigError
+from siamdiff_min.names import ONE_LEVEL, STAGED
 from siamdiff_min.pretrain import build_objective
-from siamdiff_min.pretraining import OBJECTIVES, STAGED
+from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.tools.table.options import table_options
 from siamdiff_min.training import config as options
 from siamdiff_min.training.config import (
@@ -86,7 +87,9 @@ def test_weights_of_esm_come_from_one_file(tmp_path):
 def test_runs_that_differ_in_labels_encoder_or_start_have_folders_of_their_own(tmp_path):
     assert pretrain().out == "runs/siamdiff-atom-paper"
     assert pretrain("--encoder gvp --size tiny --data ../own/").out == "runs/siamdiff-gvp-atom-tiny"  # data may move
-    labelled = table_options(["--task", "table", "--data", "x", "--labels", "a/solubility.tsv"], "", 1)
+    table = tmp_path / "solubility.tsv"
+    table.write_text("name\tvalue\na\t1\nb\t2\n")
+    labelled = table_options(["--task", "table", "--data", "x", "--labels", str(table)])
     assert labelled.out == "runs/table-solubility-atom-paper-x-scratch"
     for folder in ("mine", "x-0"):
         (tmp_path / folder).mkdir()

@@ -5,7 +5,6 @@ package, or any file with the weights of one: encoder.pt, a checkpoint, a fine-t
 `embedder.py` computes, `vector_files.py` writes; here are the command and its processes.
 """
 
-import argparse
 import contextlib
 import hashlib
 import itertools
@@ -22,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from ... import __version__
-from ...embedding import INCLUDE, Embedding
+from ...embedding import Embedding
 from ...encoders.weights import find_weights, load_encoder
-from ...files import Parser, SiamDiffError, StructureError, UnwantedError, checksum, import_plugins, printable
+from ...files import SiamDiffError, StructureError, UnwantedError, checksum, import_plugins, printable
 from ...machine import choose_device, cores, identity, keep_few_plans, keep_freed_memory, progress
 from ...reading.pool import is_in_part, read_all, read_source
 from ...reading.sources import Source, structure_files
@@ -137,7 +136,7 @@ def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int,
 def embed_structures(args: Namespace, kept: Kept) -> int:
     """Embed the structures of a command line; returns 1 if one of its paths gave no embedding."""
     # the encoder
-    check_out(args.out, args.include)
+    check_out(args.out)
     keep_freed_memory()
     if args.amp == "bf16":
         keep_few_plans()
@@ -308,42 +307,10 @@ def fingerprint(job: Job, sources: Sequence[Source]) -> str:
     return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def part_of(text: str) -> tuple[int, int]:
-    """The two numbers of --part K/N."""
-    number, _, parts = text.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N, such as 3/16")
-    return int(number), int(parts)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
-    parser = Parser(prog="siamdiff embed", description=__doc__.splitlines()[0])
-    parser.add_argument("structures", nargs="+", help="files, folders and archives of PDB or mmCIF files, also .gz")
-    text = "siamdiff-atom, or a file: encoder.pt, checkpoint, fine-tuned model, released (default: siamdiff-residue)"
-    parser.add_argument("--checkpoint", default="siamdiff-residue", help=text)
-    text = "file to write, .npz or .csv (default: embeddings.npz). A file that holds no vectors of ours is not replaced"
-    parser.add_argument("--out", type=Path, default="embeddings.npz", help=text)
-    text = "Python files that add the encoder of --checkpoint"
-    parser.add_argument("--plugin", nargs="+", default=[], action="extend", help=text)
-    parser.add_argument("--include", nargs="+", choices=INCLUDE, default=["mean"], help="vectors (default: mean)")
-    parser.add_argument("--each-chain", action="store_true", help="vectors of every chain alone, called NAME_A")
-    parser.add_argument("--min-plddt", type=float, help="leave out predicted structures with a lower mean pLDDT")
-    text = "atoms (or residues) per batch (default: 8000 on a GPU; a CPU takes one structure at a time)"
-    parser.add_argument("--batch-nodes", type=int, help=text)
-    text = "processes, of one thread each; on a GPU they read (default: cores of this machine that are ours; 0: none)"
-    parser.add_argument("--num-workers", type=int, default=cores(), help=text)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="(default: auto)")
-    parser.add_argument("--amp", default="off", choices=("off", "bf16"), help="autocast to bfloat16 (default: off)")
-    parser.add_argument("--fail-fast", action="store_true", help="stop at the first structure that fails")
-    text = "K/N: only one of N parts of the structures, for arrays of jobs; OUT becomes OUT-K-of-N"
-    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help=text)
-    text = "count structures and residues, and estimate the time from three of them; write nothing"
-    parser.add_argument("--dry-run", action="store_true", help=text)
-    args = parser.parse_args(argv)
-    number, parts = args.part
-    if parts > 1:
-        args.out = args.out.with_stem(f"{args.out.stem}-{number}-of-{parts}")
+def run(args: Namespace) -> int:
+    """Do what `options.embed` has read; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
+    if args.num_workers is None:
+        args.num_workers = cores()
     kept = Kept(args.out)
     try:
         return embed_structures(args, kept)

@@ -47,12 +47,8 @@ def residue_rows(arrays: Mapping[str, np.ndarray]) -> Iterator[list]:
         yield [*place, *vector, encoder]
 
 
-def check_out(out: Path, include: Sequence[str]) -> None:
-    """Raises ConfigError for another ending, and for a file that this command did not write: it is never replaced."""
-    if out.suffix not in (".npz", ".csv") or out.is_dir():
-        raise ConfigError(f"--out {out} is not the name of an .npz or .csv file")
-    if out.suffix == ".csv" and [*include] not in (["mean"], ["per_residue"]):
-        raise ConfigError(f"--out {out}: a .csv holds the mean of every structure, or per_residue; both an .npz")
+def check_out(out: Path) -> None:
+    """Raises ConfigError for a file that this command did not write: it is never replaced."""
     ours = not out.exists()
     with contextlib.suppress(Exception):  # what another program wrote may be anything
         if out.suffix == ".csv":

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...encoders.weights import find_weights
-from ...files import Parser, printable, replacing, write_file, write_rows
+from ...files import printable, replacing, write_file, write_rows
 from ...machine import identity
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
@@ -31,33 +31,8 @@ LOG_ODDS = "log-odds.npz"  # kept in OUT
 MAP_WIDTH = 45  # residues in a map, at most
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line."""
-    parser = Parser(prog="siamdiff mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("structure", type=Path, help="a PDB or mmCIF file, also .gz")
-    parser.add_argument("--measured", type=Path, help="table of mutations (A52G, A52G/L60V, WT) and values")
-    parser.add_argument("--name-column", help="title of the mutations (default: name, or the first column)")
-    parser.add_argument("--value-column", nargs="+", help="titles of the values; each is ranked alone (default: value)")
-    parser.add_argument("--missing", nargs="+", help="words for a value that was not measured")
-    parser.add_argument("--lower-is-better", action="store_true", help="the smallest values are the best")
-    parser.add_argument("--shift", type=int, default=0, help="add this to the numbers of the mutations (default: 0)")
-    parser.add_argument("--wild-type", type=float, help="its value: 0 if values are differences to it")
-    parser.add_argument("--chain", nargs="+", help="chains that are mutated, with their copies (default: the first)")
-    parser.add_argument("--next", type=int, default=96, help="size of the next batch (default: 96)")
-    parser.add_argument("--positions", help="positions of the next batch: 5-60,80 (default: all but a first Met)")
-    parser.add_argument("--not", dest="not_positions", help="positions that stay: 1,41")
-    parser.add_argument("--types", help="new types of the next batch: AVIL (default: all)")
-    parser.add_argument("--not-types", help="new types that the next batch is without: CP")
-    parser.add_argument("--per-position", type=int, default=2, help="at most, in the next batch (default: 2)")
-    explore = "weight of the width of the interval: 1 takes the highest upper ends (default: 0)"
-    parser.add_argument("--explore", type=float, default=0.0, help=explore)
-    parser.add_argument("--out", type=Path, default="mutants", help="folder of the results (default: mutants)")
-    rank(parser.parse_args(argv))
-    return 0
-
-
-def rank(args: Namespace) -> None:
-    """Rank the mutants of a command line, for one property after the other."""
+def run(args: Namespace) -> int:
+    """Rank the mutants that `options.mutants` asks for, for one property after the other."""
     names, columns = measurements(args)
     structure = read_structure(args.structure)
     chains = structure.chain_names
@@ -93,6 +68,7 @@ def rank(args: Namespace) -> None:
         counts = f"next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)})"
         print(printable(f"{folder / 'report.html'}, {counts}"))
     report.warn_without_pictures()
+    return 0
 
 
 def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:

@@ -9,12 +9,13 @@ without scripts, for wide screens and phones, dark and light. Its words are HTML
 import importlib.util
 import re
 import sys
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ...files import Parser, SiamDiffError, write_file
+from ...files import SiamDiffError, write_file
 from ...training.config import FINETUNE, PRETRAIN
 from ...training.metrics_file import in_order
 from ...training.summary import cell
@@ -49,17 +50,8 @@ td,th{text-align:left;padding:.25rem 1.2rem .25rem 0;border-bottom:1px solid var
 th{color:var(--soft);font-weight:500}tr>*{white-space:nowrap}"""
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line."""
-    parser = Parser(prog="siamdiff report", description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, nargs="+", help="folders of runs (--out of train.py or finetune.py)")
-    parser.add_argument("--out", type=Path, help="the page (default: RUN/report.html; of several runs comparison.html)")
-    parser.add_argument("--csv", type=Path, help="write every measure of every run to this table too")
-    parser.add_argument(
-        "--latex", type=Path, help="write mean ± sd, intervals and ranks to this file, as Tables 1 and 2"
-    )
-    parser.add_argument("--figures", type=Path, help="write every picture to this folder, as PDF, SVG and PNG")
-    args = parser.parse_args(argv)
+def run(args: Namespace) -> int:
+    """Write the page, the tables and the pictures that `options.report` asks for."""
     sections = read_sections(args.run)
     print(write_page(args.run, args.out, sections))
     if args.figures:

@@ -9,7 +9,7 @@ whether the model is better than the baseline, and a linear head than length and
 """
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,24 +22,36 @@ from ...files import ConfigError
 from ...reading.sources import structure_files
 from ...reading.store import finished_store, open_store
 from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
-from ...sets.samples import Samples, Unlabelled
+from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
 from ...training import checkpoint, results, summary, tuning
 from ...training.config import for_seed, printed
-from ...training.ranks import Ranks, launch, world_size
+from ...training.ranks import Ranks, launch
 from ..color import color_predictions
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
 from .labelled import TableData
-from .options import table_options
+from .options import columns_of
 from .results import columns_of_doubt, keep_verdict, write_table_results
-from .samples import UnlabelledResidues
+from .samples import TableSamples, UnlabelledResidues
+from .table_set import table_set
+from .task import table_task
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns the exit status, 128 + n after signal n."""
-    config = table_options(argv, __doc__.splitlines()[0], world_size())
+def data_of(config: Namespace, needed: Sequence[str]) -> TableData:
+    """The structures of --data and their labels."""
+    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns_of(config))
+
+
+# The task among the others, as the file of a --plugin adds its own.
+TASKS["table"] = table_task
+SETS["table"] = data_of
+SAMPLES["table"] = TableSamples
+
+
+def run(config: Namespace) -> int:
+    """Do what `table_options` has read; returns the exit status, 128 + n after signal n."""
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
     if model and model.get("features"):
         raise ConfigError(

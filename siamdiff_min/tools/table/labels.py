@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...files import Parser, StructureError, read_rows, structure_errors
+from ...files import StructureError, read_rows, structure_errors
 from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from .values import kind_of, odd_values, read_classes, read_numbers, squeezed
 
@@ -35,20 +35,6 @@ OPTIONS = {  # of `finetune --task table`, as arguments of argparse, for `read_t
     "value_column": {"help": "columns of the values (default: value)", "nargs": "+"},
     "missing": {"help": "further words for a value that was not measured, such as n.d.", "nargs": "+"},
 }
-
-
-def check_table(argv: Sequence[str]) -> None:
-    """Read the table of a command line of finetune, if it has one, so that a mistake in it is named at once."""
-    parser = Parser(add_help=False)
-    for name, arguments in OPTIONS.items():
-        parser.add_argument("--" + name.replace("_", "-"), **arguments)
-    parser.add_argument("--kind")
-    parser.add_argument("--eval-only")
-    options = vars(parser.parse_known_args(argv)[0])
-    path = options.pop("labels")
-    model = options.pop("eval_only")  # it knows its columns
-    if path and not model:
-        read_table(path, **options)
 
 
 @dataclass(frozen=True)
