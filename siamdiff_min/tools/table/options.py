@@ -13,10 +13,8 @@ from .labels import OPTIONS, read_table
 
 KINDS = Choices(["regression", "binary", "classes", "labels"], "downstream.tasks", "KINDS")
 METRICS = (  # of all kinds
-    *("spearman", "pearson", "rmse", "mae"),
-    *("auroc", "auprc", "accuracy"),
-    *("balanced_accuracy", "macro_f1"),
-    "fmax",
+    *("rmse", "mae", "spearman", "pearson", "auroc", "auprc", "accuracy"),
+    *("balanced_accuracy", "macro_f1", "fmax"),
 )
 VECTORS = "with --freeze: vectors of your own, as siamdiff embed writes them, not an encoder's"
 tune = partial(row, "finetune", only=("table",))
