@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from siamdiff_min import __version__
+from siamdiff_min import __version__, names
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import checksum, write_file
 from siamdiff_min.reading.sources import Source, bundle_path, find_structures
@@ -33,8 +33,8 @@ def put(file: Path, name: str, data: str, record: Path = RECORD) -> Path:
     about = {"method": content["method"], "data": data, "steps": steps}
     about |= {option: config[option] for option in KEPT} | {"version": __version__}
     about |= {"seq_mlp": content["seq_mlp"]} if "seq_mlp" in content else {}
-    bundled = weights.BUNDLED / f"{name}.pt"
-    identity = [content[key] for key in weights.IDENTITY]
+    bundled = names.BUNDLED / f"{name}.pt"
+    identity = [content[key] for key in names.IDENTITY]
     weights.save_encoder_file(bundled, encoder, *identity, **about)
     source = smallest()
     mean = weights.load_encoder(name, "cpu").embed(source.read()).mean

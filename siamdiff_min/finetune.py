@@ -20,7 +20,7 @@ import torch
 from . import predict
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
-from .files import ConfigError
+from .files import ConfigError, load_module
 from .reading.store import open_store
 from .sets.labelled_set import SPLITS, LabelledData, remarks
 from .sets.samples import Samples

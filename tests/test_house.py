@@ -13,7 +13,7 @@ import siamdiff_min
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "siamdiff_min"
-GROUND = ("files", "conventions", "statistics", "machine")
+GROUND = ("files", "names", "conventions", "statistics", "machine")
 REFERENCE = ("protein", "encoders", "pretraining", "downstream", "training")  # the paper
 FLOOR = {
     **dict.fromkeys(GROUND, 0),

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "siamdiff_min"
 REFERENCE = [path for path in sorted(PACKAGE.rglob("*.py")) if "tools" not in path.relative_to(PACKAGE).parts]
 # Where the reference names a module of tools/: the list of commands; the face, for those who read types too.
-LAZY = {"cli.py": "load_module", "__init__.py": "TYPE_CHECKING"}
+LAZY = {"cli.py": "load_module", "finetune.py": "load_module", "__init__.py": "TYPE_CHECKING"}
 WORKS = """
 import json, sys, torch
 import siamdiff_min
