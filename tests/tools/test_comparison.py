@@ -200,8 +200,9 @@ def test_a_loss_that_is_another_sum_is_in_the_table_with_the_reason(tmp_path):
         path = pretrained(tmp_path / name, None, "--method", name)
         text = (path / "metrics.jsonl").read_text()
         (path / "metrics.jsonl").write_text(text.replace('"clash_rate"', '"loss": 4.0, "clash_rate"'))
-    report.main(
-        [f"{tmp_path}/siamdiff", f"{tmp_path}/diffpret", "--out", f"{tmp_path}/x.html", "--csv", f"{tmp_path}/x"]
+    cli.run(
+        "report",
+        [f"{tmp_path}/siamdiff", f"{tmp_path}/diffpret", "--out", f"{tmp_path}/x.html", "--csv", f"{tmp_path}/x"],
     )
     rows = [row for row in csv.DictReader((tmp_path / "x").read_text().splitlines()) if row["measure"] == "loss"]
     assert [(row["run"], row["mean"], row["difference"], row["not compared"]) for row in rows] == [
