@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.tools.evidence import bootstrap
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "golden" / "golden.npz"
 if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
     torch.set_num_threads(1)
@@ -81,11 +82,11 @@ class Golden(dict):
 
 
 def load_golden(name: str) -> Golden:
-    """A fixture in a file of its own, or one of several in the file that its name begins with."""
-    (path,) = (path for path in GOLDEN.glob("*.npz") if name.startswith(path.stem))
-    prefix = "" if path.stem == name else f"{name}/"
-    with np.load(path, allow_pickle=False) as arrays:
-        found = {key[len(prefix) :]: arrays[key] for key in arrays.files if key.startswith(prefix)}
+    """The arrays `NAME/...` of the golden file."""
+    prefix = f"{name}/"
+    with np.load(GOLDEN, allow_pickle=False) as arrays:
+        found = {key.removeprefix(prefix): arrays[key] for key in arrays.files if key.startswith(prefix)}
+    assert found, name
     return Golden((k, torch.from_numpy(a) if a.dtype.kind in "fiub" else a) for k, a in found.items())
 
 
@@ -112,8 +113,13 @@ def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32, device: str
 
 def real_protein(name: str = "1LCD_A", dtype: torch.dtype = torch.float64) -> Protein:
     """A real structure in double precision: 1LCD_A (51 residues, one chain), 2BEG (130, five chains) or 2XHE."""
-    protein = load_golden(f"graph_atom_{name}").protein()
-    return replace(protein, pos=protein.pos.to(dtype))
+    protein = _real_protein(name)
+    return replace(protein, pos=protein.pos.to(dtype, copy=True))
+
+
+@cache
+def _real_protein(name: str) -> Protein:
+    return load_golden(f"graph_atom_{name}").protein()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

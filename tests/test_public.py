@@ -16,7 +16,7 @@ import torch
 import siamdiff_min
 from benchmarks import bundle_encoder
 from benchmarks.pdb import write_pdb
-from siamdiff_min import files
+from siamdiff_min import files, machine
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
 from siamdiff_min.encoders.weights import load_encoder_file, read_weights
 from siamdiff_min.files import ConfigError
@@ -166,3 +166,28 @@ def test_the_encoders_of_the_package_are_listed():
         steps = f"after {about['steps']} steps of {about['method']}: {about['data']}"
         assert sentence == f"gearnet of size {about['size']} at {name.partition('-')[2]} level, {steps}"
         assert about["steps"] > 1000 and "chains" in about["data"]
+
+
+# ---- what a machine gives: the cores of a container ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "files, cores",
+    [
+        ({}, 8),  # no container
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),  # half a core
+        ({"cpu.max": "6400000 100000"}, 8),  # more than there are
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n"}, 8),  # unreadable
+    ],
+)
+def test_the_quota_of_a_container_counts_in_both_versions_of_cgroup(files, cores, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert machine.cores() == cores

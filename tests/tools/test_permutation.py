@@ -2,13 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
+from conftest import real_protein
 from scipy import stats
 from sklearn.linear_model import Ridge
 
+from siamdiff_min.protein.constants import CA
+from siamdiff_min.protein.protein import Protein
 from siamdiff_min.tools.evidence import permutation
 from siamdiff_min.tools.evidence.bootstrap import difference_interval
 from siamdiff_min.tools.table import folds as folds_module
 from siamdiff_min.tools.table import linear
+from siamdiff_min.tools.table.composition import RADIUS, composition, surroundings
 
 
 def test_labels_move_in_whole_groups_and_stay_in_their_fold():
@@ -103,3 +108,33 @@ def test_the_interval_of_a_difference():
     wide = difference_interval(0.5, drawn, 10, folds=True)
     assert wide == pytest.approx([0.5 - half * 2**0.5, 0.5 + half * 2**0.5])
     assert difference_interval(np.nan, drawn, 10, folds=False) is None
+
+
+# ---- length and composition, and the surroundings of a residue, by hand ----------------------------------------------
+
+
+def test_composition_and_log_length():
+    two = Protein.pack([real_protein("1LCD_A"), real_protein("1LCD_A").crop(3, 10)])
+    found = composition(two).numpy()
+    for row, types in zip(found, (two.residue_type[:51], two.residue_type[51:])):
+        count = np.bincount(types.numpy(), minlength=20)
+        assert np.abs(row[:20] - count / len(types)).max() < 1e-12 and row[20] == np.log(len(types))
+
+
+def test_surroundings_of_a_residue():
+    """Its type, those of two neighbours on each side in its chain, and the number of residues within 10 angstrom."""
+    protein = real_protein("2BEG")
+    focus = torch.zeros(protein.num_residues, dtype=torch.bool)
+    rows = [0, 1, 60, protein.num_residues - 1]
+    focus[rows] = True
+    found = surroundings(protein, focus).numpy()
+    ca = protein.pos[protein.atom_name == CA].numpy()
+    types = protein.residue_type.tolist()
+    for row, i in zip(found, rows):
+        blocks = row[:100].reshape(5, 20)
+        for block, offset in zip(blocks, (0, -1, 1, -2, 2)):
+            j = i + offset
+            there = 0 <= j < len(types) and protein.chain[j] == protein.chain[i]
+            assert np.array_equal(block, np.eye(20)[types[j]] if there else np.zeros(20))
+        distance = np.linalg.norm(ca - ca[i], axis=1)
+        assert row[100] == (distance <= RADIUS).sum() - 1
