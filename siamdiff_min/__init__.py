@@ -53,6 +53,16 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     "Protein": ".protein.protein",
     "Structure": ".reading.structure",
 }
+PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for them: see `files.part`
+    "binary_cif_models": ".tools.formats.bcif",
+    "biopython_models": ".tools.formats.biopython",
+    "foldcomp_members": ".tools.formats.foldcomp",
+    "foldcomp_text": ".tools.formats.foldcomp",
+    "from_atom37": ".tools.formats.arrays",
+    "from_ca": ".tools.formats.arrays",
+    "check_plausible": ".tools.formats.plausible",
+    "repair": ".tools.formats.repair",
+}
 __all__ = [
     "ENCODERS",
     "GVPGNN",

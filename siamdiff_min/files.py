@@ -12,7 +12,7 @@ import difflib
 import errno
 import fcntl
 import hashlib
-import importlib
+import importlib.util
 import io
 import os
 import re
@@ -130,6 +130,19 @@ def load_module(name: str):
         if not (error.name or "").startswith(f"{__package__}.tools"):
             raise
         raise ConfigError(f"{name[1:]} is not there: this copy of {__package__} is without its folder tools") from error
+
+
+def part(name: str):
+    """A function of tools/ by its name: a format, or a check, that the reference does without. ConfigError without it.
+
+    `PARTS` in the package's face says where it is. Every process has imported the face, also one that only reads.
+    """
+    return getattr(load_module(sys.modules[__package__].PARTS[name]), name)
+
+
+def part_or_none(name: str):
+    """The same, None without tools/."""
+    return part(name) if importlib.util.find_spec(f"{__package__}.tools") else None
 
 
 def import_plugins(paths: Sequence[str | Path]) -> None:

@@ -143,7 +143,7 @@ def test_the_readme_is_read_in_a_few_minutes():
 
 
 ONLY_FASTER = {"encoders.fast", "encoders.rowsum", "protein.neighbors"}
-NOT_THE_METHOD = {"files", "machine", "protein.check", "protein.arrays", "encoders.weights", "encoders.released"}
+NOT_THE_METHOD = {"files", "machine", "protein.check", "encoders.weights", "encoders.released"}
 
 
 def read_for_the_loss() -> list[Path]:

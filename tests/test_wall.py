@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rows import as_pdb, residue
 
 PACKAGE = Path(__file__).parent.parent / "siamdiff_min"
 REFERENCE = [path for path in sorted(PACKAGE.rglob("*.py")) if "tools" not in path.relative_to(PACKAGE).parts]
@@ -16,6 +17,7 @@ REFERENCE = [path for path in sorted(PACKAGE.rglob("*.py")) if "tools" not in pa
 LAZY = {"cli.py": "load_module", "finetune.py": "load_module", "__init__.py": "TYPE_CHECKING"}
 WORKS = """
 import json, sys, torch
+from pathlib import Path
 import siamdiff_min
 from siamdiff_min import cli
 
@@ -34,6 +36,13 @@ encoder = siamdiff_min.load_encoder("siamdiff-residue", "cpu")
 protein = siamdiff_min.read_structure(file).protein
 assert encoder.embed(protein).mean.shape == (encoder.out_dim,)
 assert not hasattr(siamdiff_min, "rank_mutants") and not [name for name in sys.modules if "siamdiff_min.tools" in name]
+files = {name: str(Path(file).with_name(name)) for name in ("3JQH.cif.gz", "3JQH.bcif.gz", "twice.pdb")}
+assert siamdiff_min.read_structure(files["3JQH.cif.gz"]).protein.num_residues == 23
+for name, error in (("3JQH.bcif.gz", siamdiff_min.ConfigError), ("twice.pdb", siamdiff_min.StructureError)):
+    try:
+        siamdiff_min.read_structure(files[name])
+    except error as said:
+        print("said:", said)
 for command in (["embed", file], ["finetune", "--task", "table", "--labels", "x.tsv"]):
     try:
         cli.main(command)
@@ -49,14 +58,17 @@ def test_without_tools_everything_of_the_paper_runs(tmp_path):
     whole = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "siamdiff_min", ignore=whole)
     shutil.rmtree(tmp_path / "siamdiff_min" / "tools")
-    bundled = PACKAGE.parent / "tests" / "reading" / "1LCD.pdb.gz"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    run = [sys.executable, "-c", WORKS, str(bundled)]
+    for name in ("1LCD.pdb.gz", "3JQH.cif.gz", "3JQH.bcif.gz"):
+        shutil.copy(PACKAGE.parent / "tests" / "reading" / name, tmp_path)
+    (tmp_path / "twice.pdb").write_text(as_pdb(residue("GLY", 1, segment="X") + residue("GLY", 1, x=50.0, segment="Y")))
+    run = [sys.executable, "-c", WORKS, str(tmp_path / "1LCD.pdb.gz")]
     done = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     without = "this copy of siamdiff_min is without its folder tools"
     said = re.findall(rf"said: .*?(tools[.\w]+) is not there: {without}", done.stdout)
-    assert said == ["tools.options", "tools.table.options"]
+    assert said == ["tools.formats.bcif", "tools.options", "tools.table.options"]
+    assert "the same residue twice (chain A 1)" in done.stdout
 
 
 @pytest.mark.parametrize("path", REFERENCE, ids=lambda path: str(path.relative_to(PACKAGE)))

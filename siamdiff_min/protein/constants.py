@@ -60,14 +60,6 @@ ATOM_NAMES = [*BACKBONE, "CB", *sorted(_SIDE_CHAIN_NAMES), "OXT"]
 ATOM_INDEX = {name: i for i, name in enumerate(ATOM_NAMES)}  # N, CA, C, O are 0, 1, 2, 3
 N, CA, C, O = range(4)
 
-# The order of atoms (`atom37`) and of residue types (`aatype`) in AlphaFold (Jumper et al. 2021) and OpenFold.
-ATOM37 = [
-    "N", "CA", "C", "CB", "O", "CG", "CG1", "CG2", "OG", "OG1", "SG", "CD", "CD1", "CD2", "ND1", "ND2", "OD1", "OD2",
-    "SD", "CE", "CE1", "CE2", "CE3", "NE", "NE1", "NE2", "OE1", "OE2", "CH2", "NH1", "NH2", "OH", "CZ", "CZ2", "CZ3",
-    "NZ", "OXT",
-]  # fmt: skip
-AATYPE = "ARNDCQEGHILKMFPSTWYV"
-
 ELEMENTS = ("?", "H", "HE", "LI", "BE", "B", "C", "N", "O", "F", "NE", "NA", "MG", "AL", "SI", "P", "S", "other")
 NUM_ELEMENTS = len(ELEMENTS)  # 18; the index is the atomic number, everything beyond sulphur is the last channel
 ATOM_ELEMENT = [ELEMENTS.index(name[0]) for name in ATOM_NAMES]  # C, N, O and S are the only heavy elements here

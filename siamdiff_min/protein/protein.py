@@ -14,8 +14,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from ..files import ConfigError
-from . import arrays
+from ..files import ConfigError, part
 from .check import check_protein
 from .constants import CA
 from .neighbors import histogram
@@ -45,7 +44,7 @@ class Protein:
         `sequence` has letters, or indices into RESIDUES (R,). `chain` has a name or number for every residue (R,), by
         default there is one chain. Raises StructureError.
         """
-        return check_protein("pos", Protein(**arrays.from_ca(pos, sequence, chain)))
+        return check_protein("pos", Protein(**part("from_ca")(pos, sequence, chain)))
 
     @staticmethod
     def from_atom37(pos, mask, sequence, chain=None) -> Protein:
@@ -54,7 +53,7 @@ class Protein:
         `sequence` has letters, or the numbers (R,) called `aatype` there; `chain` is as in `from_ca`. Every residue
         needs its CA. Raises StructureError.
         """
-        return check_protein("pos", Protein(**arrays.from_atom37(pos, mask, sequence, chain)))
+        return check_protein("pos", Protein(**part("from_atom37")(pos, mask, sequence, chain)))
 
     def __repr__(self) -> str:
         return f"Protein(B={self.num_proteins}, R={self.num_residues}, N={self.num_atoms})"

@@ -8,7 +8,6 @@ so all files of one entry give the same `Protein`. Whatever the file holds, the 
 import gzip
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,14 +15,11 @@ from pathlib import Path
 import numpy as np
 from Bio.PDB.Entity import Entity
 
-from ..files import StructureError, blame_machine, structure_errors
-from .bcif import binary_cif_models, is_binary_cif
+from ..files import StructureError, blame_machine, part, structure_errors
 from .cif import is_mmcif, mmcif_models
 from .columns import OTHER_BLOCKS, OTHER_MODELS, Atoms, Model
 from .pdb import pdb_models
-from .policy import assemble
-from .repair import last_oxygens, repair
-from .rows import AtomRow, columns_of
+from .policy import assemble, told_apart
 from .structure import Structure
 
 
@@ -56,7 +52,7 @@ def read_atoms(source, data: str | bytes | None = None) -> Iterator[Atoms]:
     """
     path = name_of(source)
     for atoms, _, _ in _models(source, path, data, None):
-        yield repair(path, last_oxygens(atoms), None, restore_codes=True)[0]
+        yield told_apart(path, atoms, None, True)[0]
 
 
 def _models(source, path: str, data: str | bytes | None, most: int | None) -> list[Model]:
@@ -64,10 +60,12 @@ def _models(source, path: str, data: str | bytes | None, most: int | None) -> li
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
         warnings.simplefilter("ignore")
         if isinstance(source, Entity):
-            return list(islice(_biopython_models(source), most))
+            return list(islice(part("biopython_models")(source), most))
         data = source.read() if data is None and hasattr(source, "read") else data
         content = _content(path, data)
-        read = binary_cif_models if is_binary_cif(content) else mmcif_models if is_mmcif(content) else pdb_models
+        read = mmcif_models if is_mmcif(content) else pdb_models
+        if is_binary_cif(content):
+            read = part("binary_cif_models")
         return list(islice(read(path, content), most))
 
 
@@ -78,22 +76,9 @@ def name_of(source) -> str:
     return str(getattr(source, "name", "open file") if hasattr(source, "read") else source)
 
 
-def _biopython_models(entity: Entity) -> Iterator[Model]:
-    """One model after the other. Biopython's parser has left out what it took for duplicates."""
-    models = {"S": list(entity), "M": [entity], "C": [[entity]]}.get(entity.level, [])
-    for chains in models:
-        rows = []
-        for chain in chains:
-            for residue in chain.get_unpacked_list():
-                hetero, number, code = residue.id
-                of_residue = chain.id.strip(), number, code, residue.resname.strip()
-                segment = residue.segid.strip()
-                for atom in residue.get_unpacked_list():
-                    occupancy = 1.0 if atom.occupancy is None else float(atom.occupancy)
-                    xyz, element = tuple(atom.coord.tolist()), (atom.element or "").upper()
-                    of_atom = atom.name, atom.altloc, occupancy, xyz, element, atom.bfactor
-                    rows.append(AtomRow(*of_residue, *of_atom, hetero != " ", segment))
-        yield columns_of(rows), Counter({OTHER_MODELS: len(models) - 1}), None
+def is_binary_cif(content: bytes) -> bool:
+    """Whether it is a map of msgpack with the key of BinaryCIF."""
+    return content[:1] >= b"\x80" and b"dataBlocks" in content[:200]
 
 
 def _content(path: str, data: str | bytes | None) -> bytes:

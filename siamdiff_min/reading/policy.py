@@ -7,21 +7,22 @@ up. The columns are worked on as a whole; rows are looked at one by one only whe
 
 from __future__ import annotations
 
+import math
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..files import StructureError
+from ..files import StructureError, part_or_none
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_INDEX, ATOM_NAMES, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS
 from .columns import Atoms, Column, changes, one_key
 from .plddt import plddt_of
-from .repair import last_oxygens, repair
 from .residues import Residues
 from .structure import Structure
 
+MAX_ALTERNATIVE = 1.0  # angstrom from CA to CA; beyond it is another residue, unless an altloc says otherwise
 _NUCLEOTIDES = [*"ACGUINT", *(f"D{base}" for base in "ACGUINT"), "ADE", "CYT", "GUA", "URA", "THY"]
 _NOT_A_RESIDUE = dict.fromkeys(["HOH", "WAT", "DOD", "H2O", "TIP", "TP3", "SOL", "SPC"], "waters")
 _NOT_A_RESIDUE |= dict.fromkeys(_NUCLEOTIDES, "nucleotides")
@@ -44,7 +45,7 @@ def assemble(
     insertion codes are made anew, unless the caller finds residues by their codes. `predicted` says if the file calls
     itself a prediction, None if it says nothing.
     """
-    atoms, given_code = repair(path, last_oxygens(atoms), chain, restore_codes)
+    atoms, given_code = told_apart(path, atoms, chain, restore_codes)
     if chain is not None:
         kept = _chosen_chains(path, atoms.chain, chain)
         atoms = atoms.take(kept)
@@ -62,6 +63,41 @@ def assemble(
     plddt, of_residues = (None, None) if predicted is False else plddt_of(residues, predicted)
     check_protein(path, protein, chain_names)
     return Structure(protein, chain_names, counts, plddt=plddt, residue_plddt=of_residues)
+
+
+def told_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool):
+    """The atoms with each residue once in its chain, and which of them (N,) were given an insertion code.
+
+    A residue that is there twice belongs to two molecules, or is two. `repair` of tools/ tells them apart; without it,
+    and if it finds no reason in the file, StructureError is raised.
+    """
+    if repair := part_or_none("repair"):
+        return repair(path, atoms, chain, restore_codes)
+    refuse_repeated(path, atoms, repeated(atoms, atoms.chain), chain)
+    return atoms, np.zeros(len(atoms), bool)
+
+
+def repeated(atoms: Atoms, molecule: Column) -> Iterator[int]:
+    """Rows of CA whose residue came before in the same molecule, at another place: not an alternative location."""
+    of_protein = atoms.residue.where(PARENT.__contains__)
+    alpha = np.flatnonzero(of_protein & atoms.atom.where("CA".__eq__))
+    columns = molecule.index, atoms.number, atoms.code.index, atoms.altloc.index
+    place = one_key(*(column[alpha] for column in columns))
+    often = np.bincount(place)[place] > 1
+    first: dict[int, int] = {}
+    for row, key in zip(alpha[often].tolist(), place[often].tolist()):
+        before = first.setdefault(key, row)
+        if math.dist(atoms.xyz[before], atoms.xyz[row]) > MAX_ALTERNATIVE:
+            yield row
+
+
+def refuse_repeated(path: str, atoms: Atoms, rows: Iterable[int], chain: str | Sequence[str] | None) -> None:
+    """Raise StructureError if one of these rows is of a chain that is asked for."""
+    for row in rows:
+        name = atoms.chain.values[atoms.chain.index[row]]
+        if chain is None or name in [chain, *chain]:
+            code = atoms.code.values[atoms.code.index[row]].strip()
+            raise StructureError(path, "the same residue twice", f"chain {name} {atoms.number[row]}{code}")
 
 
 def _chosen_chains(path: str, column: Column, chain: str | Sequence[str]) -> np.ndarray:

@@ -12,8 +12,8 @@ from ..files import StructureError
 from ..protein.constants import ATOM_ELEMENT, CA, MODIFIED, PARENT, RESIDUE_INDEX, C, N
 from ..protein.protein import Protein
 from .columns import Atoms, changes
-from .repair import MAX_CA_STEP
 
+MAX_CA_STEP = 4.2  # angstrom from CA to the next CA; 2.9 (cis) and 3.8 in proteins
 MAX_PEPTIDE_BOND = 2.5  # angstrom from C to the next N; beyond it is no neighbour in a chain
 
 

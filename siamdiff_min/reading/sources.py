@@ -21,7 +21,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
-from ..files import MachineError, StructureError, UnwantedError, blame_machine, read_rows, structure_errors
+from ..files import MachineError, StructureError, UnwantedError, blame_machine, part, structure_errors
 from .endings import (
     ARCHIVES,
     ENDINGS,
@@ -59,7 +59,7 @@ class Source:
         """Parse the structure and add its labels. Raises StructureError, UnwantedError by `min_plddt`."""
         data = self._member()
         if (self.member or self.path).endswith(FOLDCOMP):
-            data = _decompressed(str(self), Path(self.path).read_bytes() if data is None else data)
+            data = part("foldcomp_text")(str(self), Path(self.path).read_bytes() if data is None else data)
         structure = read_structure(str(self), data)
         if self.min_plddt is not None and structure.plddt is not None:
             if structure.plddt < self.min_plddt:
@@ -85,18 +85,6 @@ class Source:
         if len(data) < self.size:
             raise StructureError(self, "truncated", f"{len(data)} of {self.size} bytes")
         return data
-
-
-def _decompressed(path: str, data: bytes) -> bytes:
-    """PDB text from the bytes of a `.fcz` file. Raises MachineError without the package for it."""
-    try:
-        import foldcomp
-    except ImportError as error:
-        raise MachineError(f"{path} needs the package foldcomp: pip install foldcomp") from error
-    with structure_errors(path, "damaged Foldcomp data"):
-        if not data.startswith(b"FCMP"):  # the package would end this process
-            raise ValueError(f"it begins with {data[:4]!r}, not with b'FCMP'")
-        return foldcomp.decompress(data)[1].encode()
 
 
 @lru_cache(maxsize=64)  # as opening lists it, which takes a while. Forked processes would share the file's position
@@ -262,7 +250,7 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
     """
     with structure_errors(file, "damaged archive"):
         if file.endswith(LOOKUP):
-            return _members_of_database(file.removesuffix(LOOKUP)), []
+            return part("foldcomp_members")(file.removesuffix(LOOKUP)), []
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
                 members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
@@ -270,17 +258,6 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
         members, skipped = _members_of_tar(file)
         members, older = _newest(file, members)
         return members, skipped + older
-
-
-def _members_of_database(path: str) -> list[tuple[str, int, int]]:
-    """The same of a Foldcomp database."""
-    place_of = {}
-    for key, offset, size in read_rows(f"{path}.index").values():
-        place_of[key] = int(offset), int(size)
-    members = []
-    for key, name, *_ in read_rows(f"{path}{LOOKUP}").values():
-        members.append((without_ending(name) + FOLDCOMP, *place_of[key]))
-    return members
 
 
 def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import CA, MODIFIED, PARENT, C, N
-from siamdiff_min.reading.policy import _ATOMS, _NOT_A_RESIDUE
-from siamdiff_min.reading.repair import MAX_ALTERNATIVE, MAX_BOND, MAX_CA_STEP, MIN_CA_STEP
-from siamdiff_min.reading.residues import MAX_PEPTIDE_BOND
+from siamdiff_min.reading.policy import _ATOMS, _NOT_A_RESIDUE, MAX_ALTERNATIVE
+from siamdiff_min.reading.residues import MAX_CA_STEP, MAX_PEPTIDE_BOND
+from siamdiff_min.tools.formats.repair import MAX_BOND, MIN_CA_STEP
 
 
 class Row(NamedTuple):

@@ -10,9 +10,9 @@ from helpers import assert_equal
 from rows import as_mmcif, atom, residue
 
 from siamdiff_min.files import StructureError
-from siamdiff_min.reading.bcif import _decoded
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import find_structures
+from siamdiff_min.tools.formats.bcif import _decoded
 
 msgpack = pytest.importorskip("msgpack")
 HERE = Path(__file__).parent

@@ -17,8 +17,6 @@ from rows import as_mmcif, as_pdb, residue
 from siamdiff_min import Protein, read_structure
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import (
-    AATYPE,
-    ATOM37,
     ATOM_INDEX,
     ATOM_NAMES,
     CA,
@@ -28,6 +26,7 @@ from siamdiff_min.protein.constants import (
 )
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.tools.formats.arrays import AATYPE, ATOM37
 
 TEXT = as_pdb(
     [row for chain, x in zip("ABC", (0, 20, 40)) for i in (1, 2) for row in residue("SER", i, chain=chain, x=x + i)]

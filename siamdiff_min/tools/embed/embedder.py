@@ -21,7 +21,7 @@ from ...protein.check import check_protein
 from ...protein.constants import ATOM_NAMES, BACKBONE, RESIDUE_ATOMS, RESIDUES
 from ...protein.protein import Protein
 from ...reading.parse import name_of, read_structure
-from ...reading.repair import MAX_CA_STEP
+from ...reading.residues import MAX_CA_STEP
 from ...reading.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ...reading.structure import Structure
 

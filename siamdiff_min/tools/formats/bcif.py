@@ -1,8 +1,8 @@
 """BinaryCIF files to columns of atoms: msgpack, and the seven encodings of the specification.
 
 Sehnal et al. (2020), PLoS Computational Biology 16:e1008247; https://github.com/molstar/BinaryCIF. What a column means
-stands in `cif.py`. Biopython's decoder is not used: it has no right answer for IntervalQuantization, fails on Delta
-right above ByteArray, and makes a Python object of every text.
+stands in `reading/cif.py`. Biopython's decoder is not used: it has no right answer for IntervalQuantization, fails on
+Delta right above ByteArray, and makes a Python object of every text.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..files import MachineError, StructureError
-from .cif import SITE, models_of
-from .columns import Column, Model
-from .plddt import CONFIDENCE
+from ...files import MachineError, StructureError
+from ...reading.cif import SITE, models_of
+from ...reading.columns import Column, Model
+from ...reading.plddt import CONFIDENCE
 
 _TYPES = {1: "<i1", 2: "<i2", 3: "<i4", 4: "<u1", 5: "<u2", 6: "<u4", 32: "<f4", 33: "<f8"}
 _NO_VALUE = (".", "?")  # what mmCIF writes where the mask of a column is 1, and where it is 2
-
-
-def is_binary_cif(content: bytes) -> bool:
-    """Whether it is a map of msgpack with the key of BinaryCIF."""
-    return content[:1] >= b"\x80" and b"dataBlocks" in content[:200]
 
 
 def binary_cif_models(path: str, content: bytes) -> Iterator[Model]:

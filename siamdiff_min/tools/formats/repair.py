@@ -5,20 +5,20 @@ An atom is moved to another residue or chain only for a reason that is in the fi
 
 import math
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from ..files import StructureError
-from ..protein.constants import PARENT
-from .columns import Atoms, Column, changes, one_key
+from ...protein.constants import PARENT
+from ...reading.columns import Atoms, Column, changes, one_key
+from ...reading.policy import refuse_repeated, repeated
+from ...reading.residues import MAX_CA_STEP
 
 # All in angstrom.
-MAX_ALTERNATIVE = 1.0  # from CA to CA; beyond it is another residue, unless an altloc says otherwise
 MAX_BOND = 1.8  # from C to the next N; 1.33 in proteins
-MIN_CA_STEP, MAX_CA_STEP = 2.6, 4.2  # from CA to the next CA; nearer are alternatives. 2.9 (cis) and 3.8 in proteins
+MIN_CA_STEP = 2.6  # from CA to the next CA; nearer are alternatives. 2.9 (cis) and 3.8 in proteins
 
 
 def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool) -> tuple[Atoms, np.ndarray]:
@@ -27,8 +27,9 @@ def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_c
     Codes are made anew with `restore_codes` alone. Raises StructureError if nothing tells two residues apart, but only
     for chains that are asked for.
     """
+    atoms = _last_oxygens(atoms)
     given_code = np.zeros(len(atoms), bool)
-    if not any(_again(atoms, atoms.chain)):
+    if not any(repeated(atoms, atoms.chain)):
         return atoms, given_code
     atoms = replace(atoms, marks=tuple(mark for mark in atoms.marks if not _cuts_a_bond(atoms, mark)))
     if restore_codes:
@@ -36,20 +37,6 @@ def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_c
         given_code = np.array(code.texts()) != np.array(atoms.code.texts())
         atoms = replace(atoms, code=code)
     return replace(atoms, chain=_tell_apart(path, atoms, chain)), given_code
-
-
-def _again(atoms: Atoms, molecule: Column) -> Iterator[int]:
-    """Rows of CA whose residue came before in the same molecule, at another place: not an alternative location."""
-    of_protein = atoms.residue.where(PARENT.__contains__)
-    alpha = np.flatnonzero(of_protein & atoms.atom.where("CA".__eq__))
-    columns = molecule.index, atoms.number, atoms.code.index, atoms.altloc.index
-    place = one_key(*(column[alpha] for column in columns))
-    often = np.bincount(place)[place] > 1
-    first: dict[int, int] = {}
-    for row, key in zip(alpha[often].tolist(), place[often].tolist()):
-        before = first.setdefault(key, row)
-        if math.dist(atoms.xyz[before], atoms.xyz[row]) > MAX_ALTERNATIVE:
-            yield row
 
 
 def _cuts_a_bond(atoms: Atoms, mark: Column) -> bool:
@@ -73,7 +60,7 @@ def _cuts_a_bond(atoms: Atoms, mark: Column) -> bool:
     return False
 
 
-def last_oxygens(atoms: Atoms) -> Atoms:
+def _last_oxygens(atoms: Atoms) -> Atoms:
     """The atoms, with each OXT in the residue whose C it is bonded to.
 
     Foldcomp numbers the last OXT of a chain by the count of residues. So an OXT that stands alone under its number, and
@@ -104,7 +91,7 @@ def last_oxygens(atoms: Atoms) -> Atoms:
 def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Column:
     """The chains, with one molecule in each. If a chain has a residue twice, a mark of its atoms splits it."""
     twice: dict[str, int] = {}
-    for row in _again(atoms, atoms.chain):
+    for row in repeated(atoms, atoms.chain):
         twice.setdefault(atoms.chain.values[atoms.chain.index[row]], row)
     names = atoms.chain.texts()
     taken = set(names)
@@ -112,9 +99,7 @@ def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> C
         rows = np.flatnonzero(atoms.chain.where(mixed.__eq__))
         mark = _mark_that_tells_apart(atoms.take(rows))
         if mark is None:
-            if chain is None or mixed in [chain, *chain]:
-                code = atoms.code.values[atoms.code.index[row]].strip()
-                raise StructureError(path, "the same residue twice", f"chain {mixed} {atoms.number[row]}{code}")
+            refuse_repeated(path, atoms, [row], chain)
             continue
         taken.remove(mixed)
         marks = mark.texts()
@@ -134,7 +119,7 @@ def _mark_that_tells_apart(atoms: Atoms) -> Column | None:
     """The first mark that tells all residues of a chain apart, or else all marks together, if these do."""
     together = Column.of(list(zip(*(mark.texts() for mark in atoms.marks))) or [()] * len(atoms))
     for mark in (*atoms.marks, together):
-        if not any(_again(atoms, mark)):
+        if not any(repeated(atoms, mark)):
             return mark
     return None
 

@@ -7,8 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import StructureError
-from .constants import AATYPE, ATOM37, ATOM_ELEMENT, ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
+from ...files import StructureError
+from ...protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
+
+# The order of atoms (`atom37`) and of residue types (`aatype`) in AlphaFold (Jumper et al. 2021) and OpenFold.
+ATOM37 = [
+    "N", "CA", "C", "CB", "O", "CG", "CG1", "CG2", "OG", "OG1", "SG", "CD", "CD1", "CD2", "ND1", "ND2", "OD1", "OD2",
+    "SD", "CE", "CE1", "CE2", "CE3", "NE", "NE1", "NE2", "OE1", "OE2", "CH2", "NH1", "NH2", "OH", "CZ", "CZ2", "CZ3",
+    "NZ", "OXT",
+]  # fmt: skip
+AATYPE = "ARNDCQEGHILKMFPSTWYV"
 
 _NAMES = torch.tensor([ATOM_INDEX[name] for name in ATOM37])  # (37,)
 _SLOTS = torch.full((len(RESIDUES), 15), -1)  # columns in ATOM37 of a residue's atoms, as PDB files order them
