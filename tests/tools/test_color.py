@@ -61,8 +61,11 @@ def test_all_atoms_of_a_residue_get_its_number(write, tmp_path, capsys):
     ending = "pdb" if write is as_pdb else "cif"
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith(f"copy.{ending}: value of 3 of 3 residues of the table, -0.25 to 3")
-    assert "spectrum b, blue_white_red, minimum=-0.25, maximum=3; color grey70, b < -1.875" in said[1]
-    assert "bfactor palette blue:white:red range -0.25,3; color @@bfactor<-1.875 grey" in said[2]
+    scripts = {kind: (tmp_path / f"copy.{kind}").read_text() for kind in ("pml", "cxc")}
+    assert all(str(tmp_path / f"copy.{kind}") in said[1] for kind in scripts)
+    assert "minimum=-0.25, maximum=3\ncolor grey70, coloured and b < -1.875\nramp_new legend" in scripts["pml"]
+    assert f'open "copy.{ending}"\ncolor byattribute bfactor palette blue:white:red range -0.25,3' in scripts["cxc"]
+    assert "color @@bfactor<-1.875 grey target acs\nkey blue:-0.25 white:1.375 red:3\n" in scripts["cxc"]
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
@@ -149,13 +152,35 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
     for table, words in wrong.items():
         with pytest.raises(SiamDiffError, match=words):
             colored(tmp_path, as_pdb(ROWS), table)
-    torn = as_mmcif(ROWS).replace(" N . ALA", "\nN . ALA")
-    with pytest.raises(SiamDiffError, match="every row must be a line"):
-        colored(tmp_path, torn)
+    torn = as_mmcif(ROWS).replace(" N . ALA", "\nN . ALA")  # a row of two lines
+    assert b_factors(colored(tmp_path, torn)) == b_factors(colored(tmp_path, as_mmcif(ROWS)))
+    with pytest.raises(SiamDiffError, match="blanks alone do not tell"):
+        colored(tmp_path, as_mmcif(ROWS).replace(" N . ALA", " 'N x' . ALA"))
     (tmp_path / "table.csv").write_text(TABLE)
     (tmp_path / "x.pdb").write_text(as_pdb(ROWS))
     with pytest.raises(SiamDiffError, match="is the structure itself"):
         run("color", [f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
+
+
+@pytest.mark.parametrize("between", ["TER\n", "END\n"])
+def test_two_molecules_of_one_name_are_two_chains(between, tmp_path):
+    """Both call themselves A, as docking servers write them; called as the reader calls them."""
+    lines = as_pdb([*residue("ALA", 52), *residue("TRP", 52, x=92.0)]).splitlines(keepends=True)
+    text = "".join([*lines[:4], between, *lines[4:]])
+    assert [place[0] for place in read_structure("x", text).positions] == ["A", "A_2"]
+    tables = {"chain,number,value\nA,52,1\nA_2,52,5\n": (1, 5), "id,prediction\nx:A_2:52,5\n": (4, 5)}
+    for table, (first, second) in tables.items():
+        copy = colored(tmp_path, text, table)
+        numbers = [float(line[60:66]) for line in copy.splitlines() if line.startswith("ATOM")]
+        assert numbers == [first] * 4 + [second] * 4
+
+
+def test_two_files_of_one_stem_have_their_own_numbers(tmp_path):
+    """A row of the exact name of a file is of that file."""
+    (tmp_path / "P07.cif").write_text(as_mmcif(ROWS))
+    table = tmp_path / "t.csv"
+    table.write_text("name,chain,number,value\nP07,A,52,1\nP07.cif,A,52,2\n")
+    assert [color.read_values(table, name).numbers["A", "52"] for name in ("P07.pdb", "P07.cif")] == [1, 2]
 
 
 def test_predictions_of_a_folder(tmp_path):
