@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 from ..files import ConfigError, first_three, printable, read_rows, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
-from ..reading.bcif import is_binary_cif
 from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
 from ..reading.columns import WIDEST
 from ..reading.endings import structure_called, without_ending
-from ..reading.parse import read_atoms
+from ..reading.parse import is_binary_cif, read_atoms
 from ..reading.sources import find_structures
 from .mutants.mutation_names import MUTATION
 from .options import VALUE_COLUMNS
