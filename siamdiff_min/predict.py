@@ -1,12 +1,15 @@
 """Apply a fine-tuned model to structures without labels: `siamdiff finetune --predict`."""
 
 from argparse import Namespace
+from collections.abc import Set
 from pathlib import Path
 
 from .downstream.tasks import Classes, Task
+from .encoders import weights
+from .files import first_three
 from .machine import identity
 from .reading.sources import Origin, structure_files
-from .reading.store import open_store
+from .reading.store import ProteinStore, open_store
 from .sets.labelled_set import LabelledData, alpha_carbons_alone
 from .sets.samples import Samples, Unlabelled
 from .training import results
@@ -19,10 +22,34 @@ def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks:
     predictions = results.predict(task, unlabelled, config, ranks)
     path = predicted_file(config, source, unlabelled)
     if ranks.rank == 0:
-        more = {"model": [name_of_model(best)] * len(predictions.names)}
+        known = learned_names(best, unlabelled.store)
+        more = columns_of_model(predictions, best, known)
+        say_known(known, ranks)
         results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes), more)
     ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
     return path
+
+
+def learned_names(best: Path, store: ProteinStore) -> set[str]:
+    """The structures of a store whose sequence a model has learned from."""
+    learned = {*weights.read_weights(best, weights.MODEL).get("learned", ())}
+    return {name for name, sequence in zip(store.names, store.sequences) if sequence in learned}
+
+
+def columns_of_model(predictions: results.Predictions, best: Path, known: Set[str]) -> dict[str, list[str]]:
+    """The columns that say which model predicted, and of which structures (`known`) it has seen the labels."""
+    columns = {"model": [name_of_model(best)] * len(predictions.names)}
+    if known:
+        owners = [group or name for name, group in zip(predictions.names, predictions.groups)]
+        columns["learned"] = ["yes" if owner in known else "no" for owner in owners]
+    return columns
+
+
+def say_known(known: Set[str], ranks: Ranks) -> None:
+    """Warn of structures that a model has learned from."""
+    if known:
+        of = first_three(sorted(known))
+        ranks.say(f"warning     the model has learned from {len(known)} of them ({of}): it was fitted to their values")
 
 
 def open_unlabelled(config: Namespace, origin: Origin, ranks: Ranks, kind: type[Unlabelled] = Unlabelled) -> Unlabelled:

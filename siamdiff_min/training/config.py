@@ -99,7 +99,7 @@ OPTIONS = {  # group of --help -> its options, in order
         both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm or of Hugging Face", **FREE),
         both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
-        tune("predict", "structures to predict for, as OUT/predicted-NAME-*.tsv", only=PREDICTED, nargs="+", **FREE),
+        tune("predict", "structures to predict for, as OUT/predicted-NAME-*.tsv", only=PREDICTED, nargs="*", **FREE),
         both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [
@@ -214,6 +214,8 @@ def tuned(config: Namespace, world: int | None) -> Namespace:
     seeds = config.seeds or [0]
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds must be different, got {shown(seeds)}")
+    if config.predict == [] and not getattr(config, "features", None):
+        raise ConfigError("--predict needs structures")
 
     # What the file that the run starts from says of itself.
     names = ["task", *IDENTITY]

@@ -10,7 +10,11 @@ from .config import FINETUNE, flag
 from .ranks import Ranks
 
 COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
-COUNTED = {"sequences": " of {} sequences or families", "positives": ", {} positive"}
+COUNTED = {
+    "families": " of {} families (relatives count once)",
+    "sequences": " of {} sequences or families",
+    "positives": ", {} positive",
+}
 
 
 # ---- at its beginning -----------------------------------------------------------------------------------------------

@@ -73,7 +73,10 @@ def known_of(task: Task, datasets: Mapping[str, Dataset], learned: str) -> dict:
     if learned not in datasets:
         return {"splits": sizes}
     targets = datasets[learned].targets()
-    return {"splits": sizes, "answer": task.baseline(targets) if len(targets) else None}
+    learned_from = [datasets[split] for split in (learned, "valid") if split in datasets]
+    seen = {sequence for samples in learned_from for sequence in samples.store.sequences}
+    answer = task.baseline(targets) if len(targets) else None
+    return {"splits": sizes, "answer": answer, "learned": sorted(seen)}
 
 
 def load_best(task: Task, path: str, notes: Sequence[str]) -> dict:

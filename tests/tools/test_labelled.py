@@ -23,7 +23,7 @@ from siamdiff_min.sets.labelled_set import (
 )
 from siamdiff_min.sets.samples import SAMPLES, ValueSamples
 from siamdiff_min.tools.table.labelled import split_by_sequence
-from siamdiff_min.tools.table.relatives import SHORTEST, near_copies, relatives
+from siamdiff_min.tools.table.relatives import SHORTEST, groups_of, near_copies
 from siamdiff_min.tools.table.table_set import table_set
 
 
@@ -111,14 +111,10 @@ def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
     assert not table_set(table, folder, needed=["train"]).train.each_chain
 
 
-def of_sequences(**sequences):
-    return SimpleNamespace(names=[*sequences], sequences=[*sequences.values()])
-
-
 def test_a_tenth_each_the_same_every_time():
     names = {f"x{i}": f"{i * 7919 % 200:03}" for i in range(200)}
-    one = split_by_sequence(of_sequences(**names), dict.fromkeys(names, ""))
-    two = split_by_sequence(of_sequences(**names), dict.fromkeys(reversed(names), ""))
+    one = split_by_sequence(names, dict.fromkeys(names, ""))
+    two = split_by_sequence(names, dict.fromkeys(reversed(names), ""))
     assert one == two and Counter(one.values()) == {"train": 160, "valid": 20, "test": 20}
     assert {name for name, side in one.items() if side == "test"} == {n for n, key in names.items() if int(key) < 20}
 
@@ -126,14 +122,12 @@ def test_a_tenth_each_the_same_every_time():
 def test_few_structures_and_sequences_with_many_copies():
     """One each is held out of nine without any splits, none of nine beside named ones. A large family is trained on."""
     nine = {f"x{i}": str(i) for i in range(9)}
-    sides = [*split_by_sequence(of_sequences(**nine), dict.fromkeys(nine, "")).values()]
+    sides = [*split_by_sequence(nine, dict.fromkeys(nine, "")).values()]
     assert Counter(sides) == {"train": 7, "valid": 1, "test": 1}
-    beside = split_by_sequence(
-        of_sequences(**nine, a="a", b="b"), {**dict.fromkeys(nine, ""), "a": "valid", "b": "test"}
-    )
+    beside = split_by_sequence({**nine, "a": "a", "b": "b"}, {**dict.fromkeys(nine, ""), "a": "valid", "b": "test"})
     assert beside.pop("a") == "valid" and beside.pop("b") == "test" and {*beside.values()} == {"train"}
     family = {**dict.fromkeys((f"f{i}" for i in range(30)), "00"), **{f"y{i}": str(10 + i) for i in range(10)}}
-    sides = split_by_sequence(of_sequences(**family), dict.fromkeys(family, ""))
+    sides = split_by_sequence(family, dict.fromkeys(family, ""))
     assert {sides[f"f{i}"] for i in range(30)} == {"train"}
     assert Counter(sides.values()) == {"train": 32, "valid": 4, "test": 4}
 
@@ -258,15 +252,27 @@ def test_cut_ends_are_found_and_short_peptides_are_not():
     assert len(near_copies([short, short[1:]])) == 0
 
 
+def store_of(sequences):
+    hashes = {types.tobytes(): f"h{i}" for i, types in enumerate(sequences.values())}
+    return SimpleNamespace(
+        names=[*sequences],
+        sequences=[hashes[types.tobytes()] for types in sequences.values()],
+        read=lambda row: SimpleNamespace(residue_type=torch.tensor([*sequences.values()][row])),
+    )
+
+
 def test_families_and_near_copies_are_one_group():
     """a and b are near copies, b and c a family; d is alone, e is not in the table."""
     a, d = RANDOM.integers(20, size=(2, 60))
-    sequences = {"a": a, "b": a[1:], "c": RANDOM.integers(20, size=60), "d": d, "e": d}
-    store = SimpleNamespace(
-        names=[*sequences],
-        sequences=["h3", "h2", "h1", "h4", "h4"],
-        read=lambda row: SimpleNamespace(residue_type=torch.tensor([*sequences.values()][row])),
-    )
-    named = dict.fromkeys("abcd")
-    assert relatives(store, named, {"b": "kinases", "c": "kinases"}) == ["h1", "h1", "h1", "h4", "h4"]
-    assert relatives(store, named, {}) == ["h2", "h2", "h1", "h4", "h4"]
+    store = store_of({"a": a, "b": a[1:], "c": RANDOM.integers(20, size=60), "d": d, "e": d})
+    assert groups_of(store, "abcd", {"b": "kinases", "c": "kinases"}) == (["h0", "h0", "h0", "h4", "h4"],) * 2
+    assert groups_of(store, "abcd", {}) == (["h0", "h0", "h2", "h4", "h4"],) * 2
+
+
+def test_relatives_are_found_that_are_no_near_copies():
+    """Three of 45 % identity to one ancestor, 30 strangers; a chain of links makes one family."""
+    ancestor = RANDOM.integers(20, size=200)
+    sequences = {f"s{i}": RANDOM.integers(20, size=200) for i in range(30)}
+    sequences |= {f"r{i}": changed(ancestor, 0.65) for i in range(3)}
+    copies, families = groups_of(store_of(sequences), sequences, {})
+    assert len({*copies}) == 33 and len({*families[-3:]}) == 1 and len({*families}) == 31

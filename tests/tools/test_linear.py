@@ -32,12 +32,12 @@ def test_the_head_is_that_of_scikit_learn(kind, width):
         y = np.digitize(y, np.quantile(y, [0.3, 0.6] if kind == "classes" else [0.5])).astype(float)
     head = linear.fit(x, y, GROUPS, kind, 4)  # the last class is never there
     z = (x - x.mean(0)) / np.where(x.std(0) > 0, x.std(0), 1)
-    penalty = head.penalty[0]
+    alpha = head.alpha[0]
     if kind == "regression":
-        expected = Ridge(penalty).fit(z, y).predict(z)
+        expected = Ridge(alpha).fit(z, y).predict(z)
         assert np.allclose(head(x)[:, 0], expected, rtol=1e-10, atol=1e-10)
         return
-    model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=10_000).fit(z, y)
+    model = LogisticRegression(C=1 / alpha, tol=1e-8, max_iter=10_000).fit(z, y)
     found = head(x)[:, 0]
     if kind == "classes":
         share = np.exp(head(x))
@@ -47,13 +47,13 @@ def test_the_head_is_that_of_scikit_learn(kind, width):
     assert np.allclose(found, expected, atol=0.02)
 
 
-def test_every_output_has_its_own_penalty_and_its_own_rows():
+def test_every_output_has_its_own_alpha_and_its_own_rows():
     x, y = features(6)
     both = np.stack([y, RANDOM.normal(size=80)], 1)
     both[::3, 0] = np.nan
     head, there = linear.fit(x, both, GROUPS, "regression"), ~np.isnan(both[:, 0])
     alone = linear.fit(x[there], y[there], GROUPS[there], "regression")
-    assert np.array_equal(head.weight[:1], alone.weight) and head.penalty[0] < head.penalty[1]
+    assert np.array_equal(head.weight[:1], alone.weight) and head.alpha[0] < head.alpha[1]
 
 
 def test_one_class_only_has_the_odds_of_half_a_row():
@@ -62,14 +62,12 @@ def test_one_class_only_has_the_odds_of_half_a_row():
     assert np.allclose(head(x), np.log(160))
 
 
-def test_a_head_that_does_not_converge_warns_nobody(monkeypatch):
-    """Warnings are errors in tests. One step is too few for any penalty."""
-    solver = linear.LogisticRegression
-    monkeypatch.setattr(linear, "LogisticRegression", lambda C, max_iter: solver(C=C, max_iter=1))
+def test_a_head_that_does_not_converge_warns_nobody():
+    """Warnings are errors in tests. Classes that a line sets apart, with features of all sizes."""
     random = np.random.default_rng(0)
-    x = random.normal(size=(40, 5))
+    x = random.normal(size=(40, 300)) * 10.0 ** random.integers(-8, 8, 300)
     head = linear.fit(x, (x[:, 0] > 0) * 1.0, np.arange(40), "binary")
-    assert np.isfinite(head.weight).all() and np.abs(head.weight).argmax() == 0
+    assert np.isfinite(head.weight).all()
 
 
 def test_folds_keep_groups_together_and_are_alike():

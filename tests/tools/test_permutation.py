@@ -1,4 +1,4 @@
-"""Labels dealt out anew: by hand, against refits by scikit-learn; the size and the power of the verdict."""
+"""Permuted labels: by hand, against refits by scikit-learn; the size and the power of the verdict."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_groups_of_other_sizes_are_repeated_or_cut():
 
 @pytest.mark.parametrize("together", [True, False])
 def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
-    """Both columns with one penalty, or as if each were alone."""
+    """Both columns with one alpha, or as if each were alone."""
     random = np.random.default_rng(0)
     groups = np.arange(40) // 2
     fold = groups % 5
@@ -53,14 +53,14 @@ def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
         for k in range(5):
             others = fold != k
             losses = []
-            for penalty in linear.PENALTIES:
+            for alpha in linear.ALPHAS:
                 loss = 0
                 for p in range(folds_module.PARTS):
                     out = others & (part == p)
-                    head = Ridge(penalty).fit(z[others & ~out], y[others & ~out, :, t])
+                    head = Ridge(alpha).fit(z[others & ~out], y[others & ~out, :, t])
                     loss += np.square(head.predict(z[out]) - y[out, :, t]).sum()
                 losses.append(loss)
-            head = Ridge(linear.PENALTIES[np.argmin(losses)]).fit(z[others], y[others, :, t])
+            head = Ridge(linear.ALPHAS[np.argmin(losses)]).fit(z[others], y[others, :, t])
             assert np.abs(head.predict(z[~others]) - found[~others, :, t]).max() < 1e-10
 
 

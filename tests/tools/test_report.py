@@ -283,7 +283,7 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path):
         task.known = {"answer": task.baseline(target)}
         names = [str(i) for i in range(40)]
         tested = TablePredictions(names, names, target, sign * target + 0.2 * random.normal(size=40), names)
-        tested = replace(tested, floor=replace(tested, prediction=target + 0.8 * random.normal(size=40)))
+        tested = replace(tested, composition=replace(tested, prediction=target + 0.8 * random.normal(size=40)))
         config = Namespace(task="table", labels="a")
         write_table_results(tmp_path / run / "results.json", config, task, {0: tested}, {}, {})
 

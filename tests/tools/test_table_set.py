@@ -367,9 +367,10 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
     predicted = read_predictions(next(out.glob("predicted-p3-*.tsv")))
     titles = next(out.glob("predicted-p3-*.tsv")).read_text().splitlines()[0]
-    assert ("\tlow" in titles) == (len(columns) == 1) and ("\tverdict" in titles) == (
-        "do not rely on these" in said or "the encoder may add nothing to it" in said
-    )
+    assert ("\tlow:Länge" if len(columns) == 2 else "\tlow") in titles and "low:halb" not in titles
+    assert ("without low and high, as too few were measured: halb" in said) == (len(columns) == 2)
+    assert "warning     the model has learned from 1 of them (p3)" in said and "\tlearned" in titles
+    assert ("\tverdict" in titles) == ("do not rely on these" in said or "the encoder may add nothing to it" in said)
     assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
     page = report.write_page([out]).read_text()
     assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
@@ -462,8 +463,20 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     assert "encoder     none, vectors of vectors.npz" in capsys.readouterr().out
     results = json.loads(Path("given/results.json").read_text())
     assert results["mean"]["rmse"] < 2 and results["verdict"]["rmse"] == "better" and results["floor"]["mean"]
-    with pytest.raises(ConfigError, match=r"was fitted to vectors of vectors\.npz: it has no encoder to apply"):
-        cli.run("finetune", ["--eval-only", "given/seed-0/best.pt", "--predict", "files", *QUICK])
+    model = ["--eval-only", "given/seed-0/best.pt", *QUICK]
+    with pytest.raises(ConfigError, match=r"was fitted to vectors of vectors\.npz: give it --features"):
+        cli.run("finetune", [*model, "--predict", "files"])
+    np.savez("new.npz", id=["p3", "q"], mean=vectors[[3, 4]])
+    assert cli.run("finetune", [*model, "--features", "new.npz", "--predict"]) == 0
+    assert "the model has learned from 1 of them (p3)" in capsys.readouterr().out
+    predicted = read_rows(next(Path("given/seed-0").glob("predicted-new-*.tsv")))
+    (titles, known, unknown) = predicted.values()
+    assert abs(float(known[2]) - values[3]) < 2 and abs(float(unknown[2]) - values[4]) < 2
+    assert (known[-1], unknown[-1]) == ("yes", "no") and titles[-1] == "learned"
+    assert cli.run("finetune", [*model, "--features", "vectors.npz", "--labels", "own.csv", "--data", "files"]) == 0
+    np.savez("twice.npz", id=["p0", "p1", "p0"], mean=vectors[:3])
+    with pytest.raises(StructureError, match=r"1 structures are there twice: p0"):
+        cli.run("finetune", [*model, "--features", "twice.npz", "--predict"])
     np.savez("few.npz", id=["p0"], mean=vectors[:1])
     with pytest.raises(ConfigError, match=r"--features few\.npz has no vector of p"):
         cli.run("finetune", [*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"])
@@ -486,7 +499,7 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     Path("families.csv").write_text("name,value,family\n" + families)
     cli.run("finetune", [*data, "--labels", "families.csv", "--features", "vectors.npz", "--out", "families"])
     said = capsys.readouterr().out
-    assert "3 folds of 4 different structures" in said and "12 samples of 4 sequences or families" in said
+    assert "3 folds of 4 different structures" in said and "12 samples of 4 families (relatives count once)" in said
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------

@@ -35,15 +35,15 @@ def test_options_that_play_no_part_are_not_among_those_of_a_run():
     assert decisive(options, table_task(ENCODER)) == vars(options) and options.epochs == [50]
 
 
-def table_of(path, target, prediction, floor=None, units=None, properties=(), kind="regression") -> dict:
+def table_of(path, target, prediction, composition=None, units=None, properties=(), kind="regression") -> dict:
     """The results of one split of a table, with predictions of a head and of its floor."""
     task = table_task(ENCODER, kind=kind, linear=True, properties=properties, num_outputs=len(properties) or None)
     task.fit(target, "tiny")
     task.known = {"answer": task.baseline(target)}
     names = [str(i) for i in range(len(target))]
     tested = TablePredictions(names, names, target, prediction, units or names)
-    if floor is not None:
-        tested = replace(tested, floor=replace(tested, prediction=floor))
+    if composition is not None:
+        tested = replace(tested, composition=replace(tested, prediction=composition))
     return written(path, task, tested)
 
 
@@ -54,7 +54,7 @@ def written(path, task, tested) -> dict:
     return json.loads((path / "results.json").read_text()) | {"said": said}
 
 
-def test_better_than_the_baseline_and_the_floor(tmp_path):
+def test_better_than_the_baseline_and_composition(tmp_path):
     random = np.random.default_rng(0)
     target = random.normal(size=40)
     good = target + 0.2 * random.normal(size=40)
@@ -73,7 +73,7 @@ def test_better_than_the_baseline_and_the_floor(tmp_path):
     assert found["decision"] == decided | {"few": None}
 
 
-def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_path):
+def test_a_head_worse_than_composition_is_so_in_tables_too_large_to_permute(tmp_path):
     random = np.random.default_rng(0)
     target = random.normal(size=60)
     task = table_task(ENCODER, kind="regression", linear=True)
@@ -81,8 +81,8 @@ def test_a_head_worse_than_its_floor_is_so_in_tables_too_large_to_deal_out(tmp_p
     task.known = {"answer": task.baseline(target)}
     names = [str(i) for i in range(60)]
     fold = np.arange(60) % 10
-    floor = TablePredictions(names, names, target, target + 0.01 * random.normal(size=60), names, fold)
-    tested = replace(floor, prediction=target + 0.6 * random.normal(size=60), floor=floor)
+    composition = TablePredictions(names, names, target, target + 0.01 * random.normal(size=60), names, fold=fold)
+    tested = replace(composition, prediction=target + 0.6 * random.normal(size=60), composition=composition)
     found = written(tmp_path, task, tested)
     assert found["chance"] == {} and found["verdict"]["rmse"] == "better"
     assert found["floor"]["verdict"]["rmse"] == "worse"
@@ -112,7 +112,7 @@ def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path)
     assert f"verdict     {wording.doubt(wording.verdict_of(found))}" in found["said"].splitlines()
 
 
-def test_copies_are_drawn_and_dealt_out_together(tmp_path):
+def test_copies_are_drawn_and_permuted_together(tmp_path):
     """Nine sequences of five copies, a random number for each, which the predictions know for three sequences."""
     random = np.random.default_rng(3)
     sequences = np.repeat(np.arange(9), 5)
@@ -121,12 +121,12 @@ def test_copies_are_drawn_and_dealt_out_together(tmp_path):
     units = [f"s{i}" for i in sequences]
     found = table_of(tmp_path, target, prediction, units=units)
     alone = table_of(tmp_path, target, prediction)
-    assert found["counts"] == {"samples": 45, "structures": 45, "sequences": 9}
+    assert found["counts"] == {"samples": 45, "structures": 45, "families": 9}
     assert found["chance"]["spearman"][0] > 3 * alone["chance"]["spearman"][0]
     low, high = np.diff([found["interval"]["rmse"], alone["interval"]["rmse"]])[:, 0]
     assert low > 1.5 * high
     few = table_of(tmp_path, target[:30], prediction[:30], units=units[:30])
-    assert few["no_interval"] == "of 6 sequences, too few to draw again: it takes 8" and not few["verdict"]
+    assert few["no_interval"] == "of 6 families, too few to draw again: it takes 8" and not few["verdict"]
 
 
 def test_rare_classes_are_counted_in_each_property(tmp_path):
@@ -172,7 +172,7 @@ def test_an_interval_of_a_prediction_covers_90_percent():
         (reach,) = within(target[:-1], np.zeros(29))
         covered.append(abs(target[-1]) <= reach)
     assert 0.86 < np.mean(covered) < 0.94
-    assert within(np.arange(9.0), np.zeros(9)) == [8.0] and within(np.arange(8.0), np.zeros(8)) == []
+    assert within(np.arange(9.0), np.zeros(9)) == [8.0] and within(np.arange(8.0), np.zeros(8)) == [np.inf]
 
 
 def test_predictions_of_a_doubtful_model_say_so(tmp_path):

@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
-from ...downstream.metrics import rows_of_groups
+from ...downstream.metrics import BEST, rows_of_groups
 from ...downstream.tasks import Binary, Task
 from ...files import replacing
 from ...machine import progress
@@ -38,6 +38,7 @@ class Draws:
     few: Mapping[str, int | str] | None  # the "count" "of" what, and how many are "needed"; None if it is large enough
     mean: Mapping[str, np.ndarray]  # over seeds
     gain: Mapping[str, np.ndarray]  # these minus the baseline on the same draw
+    units: int  # that are drawn
 
 
 def draw(
@@ -52,16 +53,17 @@ def draw(
     `baseline_on` see `metrics_of`.
     """
     target = next(iter(tested.values())).target
-    few = too_few(task, target, len(set(units)), of)
+    count = len(set(units))
+    few = too_few(task, target, count, of)
     if few:
-        return Draws(few, {}, {})
+        return Draws(few, {}, {}, count)
     drawn = [metrics_of(task, tested, *rows, baseline_on) for rows in drawn_rows(units, target.size)]
     of_seeds, baseline = drawn[0]
     mean = {}
     for name in of_seeds[0]:
         mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
     gain = {name: mean[name] - [of_draw[name] for _, of_draw in drawn] for name in baseline}
-    return Draws(few, mean, gain)
+    return Draws(few, mean, gain, count)
 
 
 def too_few(task: Task, target: np.ndarray, count: int, of: str) -> dict[str, int | str] | None:
@@ -105,13 +107,39 @@ def redrawn(groups: Sequence) -> Iterator[list[np.ndarray]]:
 def with_intervals(result: Result, draws: Draws) -> Result:
     """A result with its intervals, or why there are none."""
     few = draws.few
+    intervals = {name: interval(draws.mean.get(name)) for name in result.mean}
+    gains = {name: interval(draws.gain.get(name)) for name in result.mean}
+
+    # Draws of what is all right, or all wrong, are all the same.
+    for name, of_mean in intervals.items():
+        if of_mean and of_mean[0] == of_mean[1]:
+            intervals[name] = at_the_end(name, of_mean[0], draws.units)
+            gain = gains[name]
+            if gain and gain[0] == gain[1]:
+                gains[name] = [end - of_mean[0] + gain[0] for end in intervals[name]]
     return replace(
         result,
-        interval={name: interval(draws.mean.get(name)) for name in result.mean},
-        gain_interval={name: interval(draws.gain.get(name)) for name in result.mean},
+        interval=intervals,
+        gain_interval=gains,
         no_interval="of {count} {of}, too few to draw again: it takes {needed}".format(**few) if few else "",
         too_few=few,
     )
+
+
+def at_the_end(measure: str, value: float, units: int) -> list[float]:
+    """The 95 % interval of a measure that all of so many units bring to an end of its scale.
+
+    If a share s of all units does that, all of these do with a probability of s^units: that is below 2.5 % for a
+    smaller s than .025^(1 / units) (Clopper and Pearson 1934, Biometrika 26:404). Without a scale it has no width.
+    """
+    name = measure.partition(":")[0]
+    low = -1.0 if "spearman" in name or name == "pearson" else 0.0
+    share = LEVEL ** (1 / units)
+    if BEST.get(name) == "max" and value == 1:
+        return [low + (1 - low) * share, 1.0]
+    if BEST.get(name) == "max" and value == low:
+        return [low, low + (1 - low) * (1 - share)]
+    return [value, value]
 
 
 def write_draws(path: Path, tested: Mapping[int, Predictions], draws: Draws) -> None:
@@ -144,7 +172,7 @@ def difference_interval(value: float, drawn: np.ndarray, groups: int, folds: boo
     finite = drawn[np.isfinite(drawn)]
     if not len(finite) or not np.isfinite(value):
         return None
-    half = stats.t.ppf(1 - LEVEL, groups - 1) * finite.std()
+    half = stdtrit(groups - 1, 1 - LEVEL) * finite.std()
     if folds:
         half *= np.sqrt(2)
     return [float(value - half), float(value + half)]

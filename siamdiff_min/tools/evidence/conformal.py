@@ -8,22 +8,18 @@ import numpy as np
 COVERED = 0.9  # of new values, by the interval of a prediction
 
 
-def place(count: int) -> int:
-    """Which of so many sorted errors, counted from 1, holds 90 % of new ones; beyond them if they are too few."""
-    return int(np.ceil(COVERED * (count + 1)))
+def conformal_quantile(errors: np.ndarray) -> float:
+    """The size that 90 % of new errors do not pass, from some errors (n,) of such values; inf if they are too few."""
+    place = int(np.ceil(COVERED * (len(errors) + 1)))  # of the sorted errors, counted from 1
+    return float(np.sort(errors)[place - 1]) if place <= len(errors) else np.inf
 
 
 def within(target: np.ndarray, prediction: np.ndarray) -> list[float]:
-    """How far from a prediction 90 % of new values lie, of each output (C,). Empty if there are too few of them."""
-    found = []
-    for values, predicted in zip(target.reshape(len(target), -1).T, prediction.reshape(len(target), -1).T):
-        errors = np.sort(np.abs(values - predicted)[~np.isnan(values)])
-        if place(len(errors)) > len(errors):
-            return []
-        found.append(float(errors[place(len(errors)) - 1]))
-    return found
+    """How far from a prediction 90 % of new values lie, of each output (C,); inf if it was measured too seldom."""
+    errors = np.abs(target - prediction).reshape(len(target), -1).T
+    return [conformal_quantile(of_output[~np.isnan(of_output)]) for of_output in errors]
 
 
-def reach(ratio: np.ndarray) -> float:
-    """How many spreads hold 90 % of the errors `ratio` (n,); of too few errors the largest."""
-    return np.sort(ratio)[min(place(len(ratio)), len(ratio)) - 1]
+def reach(errors: np.ndarray) -> float:
+    """The conformal quantile; of too few errors the largest."""
+    return min(conformal_quantile(errors), float(errors.max()))

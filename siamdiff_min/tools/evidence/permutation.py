@@ -1,7 +1,7 @@
-"""Permutation tests: is a model better than one of labels that mean nothing? The labels are dealt out anew.
+"""Permutation tests: is a model better than one of labels that mean nothing? The labels are permuted.
 
 Labels move in whole groups, such as the copies of a sequence. With folds they stay within their fold, so that the folds
-remain as they were made for these labels. The tables dealt out are then as likely as the real one if the labels have
+remain as they were made for these labels. The permuted tables are then as likely as the real one if the labels have
 nothing to do with the features, and the test has the right size (Winkler et al. 2014, NeuroImage 92:381).
 
 For folds the head is made again (tools/table/folds.py). Mutants have a scheme of their own (tools/mutants/trust.py),
@@ -27,12 +27,18 @@ def permuted_rows(groups: Sequence, fold: np.ndarray, number: int = PERMUTATIONS
     """
     random = np.random.default_rng(0)
     rows = rows_of_groups(groups)
-    fold_of = np.array([fold[of_group[0]] for of_group in rows])
+    first = np.array([of_group[0] for of_group in rows])
+    size = np.array([len(of_group) for of_group in rows])
     source = np.tile(np.arange(len(fold)), (number, 1))
-    for members in rows_of_groups(fold_of):
+    for members in rows_of_groups(fold[first]):
+        # Most groups are single rows: they take the first row of another group, all at once.
+        single = size[members] == 1
+        several = np.flatnonzero(~single)
         for table in source[1:]:
-            for to, origin in zip(members, random.permutation(members)):
-                table[rows[to]] = np.resize(rows[origin], len(rows[to]))
+            origin = random.permutation(members)
+            table[first[members[single]]] = first[origin[single]]
+            for k in several:
+                table[rows[members[k]]] = np.resize(rows[origin[k]], size[members[k]])
     return source
 
 

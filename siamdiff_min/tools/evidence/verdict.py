@@ -1,7 +1,7 @@
 """The verdict on a table: is a model better than the baseline, and a linear head than length and composition?
 
-Against the baseline the labels of the test split are dealt out anew (permutation.py). Against length and
-composition the difference of the two heads has an interval over draws.
+Against the baseline the labels of the test split are permuted (permutation.py). Against length and composition the
+difference of the two heads has an interval over draws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...training.results import Result
 from . import permutation
 from .bootstrap import difference_interval
 
-FLOOR = {"structure": "length and composition", "residues": "own type, neighbours and their number"}
+FEATURES = {"structure": "length and composition", "residues": "own type, neighbours and their number"}
 
 
 def errors_of_baseline(
@@ -52,19 +52,19 @@ class Verdict:
         return self.baseline == "better" and self.composition in ("", "better")
 
 
-def decide(metric: str, result: Result, verdicts: Mapping, floor: Mapping) -> Verdict:
-    """The verdict on a table, from its metrics, the sides of all metrics, and those of the floor."""
+def decide(metric: str, result: Result, verdicts: Mapping, beside: Mapping) -> Verdict:
+    """The verdict on a table, from its metrics, the sides of all metrics, and those of the composition baseline."""
     if result.too_few:
         return Verdict(metric, "too_few", few=dict(result.too_few))
     if not np.isfinite(result.mean[metric]):
         return Verdict(metric, "unmeasured")
     baseline = verdicts.get(metric, "")
-    composition = floor.get("verdict", {}).get(metric, "")
-    return Verdict(metric, baseline, composition, floor.get("features", ""))
+    composition = beside.get("verdict", {}).get(metric, "")
+    return Verdict(metric, baseline, composition, beside.get("features", ""))
 
 
-def shares_by_chance(task: Task, tested: Sequence) -> dict[str, list[float]]:
-    """Of every metric, its mean over seeds: the shares of tables dealt out that are at least as good, and as bad."""
+def permuted_shares(task: Task, tested: Sequence) -> dict[str, list[float]]:
+    """Of every metric, its mean over seeds: the shares of permuted tables that are at least as good, and as bad."""
     any_seed = tested[0]
     target = any_seed.target
     if any_seed.fold is None:
@@ -104,10 +104,10 @@ def against_baseline(task: Task, shares: Mapping, means: Mapping, baseline: Mapp
     return found
 
 
-def against_baseline_by_draws(
+def against_baseline_by_bootstrap(
     task: Task, means: Mapping, baseline: Mapping, gain: Mapping[str, np.ndarray], units: int
 ) -> dict[str, str]:
-    """The same, for a table with folds that is too large to deal out: from draws of so many units."""
+    """The same, for a table with folds that is too large to permute: from draws of so many units."""
     found = {}
     for name, drawn in gain.items():
         interval = difference_interval(means[name] - baseline[name], drawn, units, folds=True)
@@ -116,14 +116,14 @@ def against_baseline_by_draws(
     return found
 
 
-def against_floor(task: Task, difference: Mapping, verdicts: Mapping, floor_verdicts: Mapping) -> dict[str, str]:
+def against_composition(task: Task, difference: Mapping, verdicts: Mapping, of_composition: Mapping) -> dict[str, str]:
     """The verdict on the difference to length and composition. Only the better than the baseline is better than it."""
     found = {}
     for name, interval in difference.items():
         if interval is None or name not in verdicts:
             continue
         told = side(name, interval, {name: task.direction(name)})
-        of_better_one = floor_verdicts if told == "worse" else verdicts
+        of_better_one = of_composition if told == "worse" else verdicts
         found[name] = told if of_better_one.get(name) == "better" else "untold"
     return found
 

@@ -93,7 +93,7 @@ def sentence(verdict: Verdict | None) -> str:
 
 
 def doubt(verdict: Verdict | None) -> str:
-    """What to say beside predictions of a model that is not better than the baseline and the floor; "" if it is."""
+    """What to say beside predictions of a model that is not better than the baseline and composition; "" if it is."""
     return "" if verdict is None or verdict.good else sentence(verdict)
 
 
@@ -134,16 +134,20 @@ def counted(results: Mapping) -> tuple[str, str]:
     folds = results["config"].get("folds")
     if not folds:
         return "test split", training.counted(results)
-    how = ", each scored by a head that has not seen its sequence, but perhaps a relative's"
+    how = ", each scored by a head that has not seen it or a relative"
+    if results.get("too_few") and results.get("with_relatives"):
+        how = ", each scored by a head that has perhaps seen relatives"
     return f"{folds} folds", training.counted(results, how)
 
 
 def rows(results: Mapping) -> list[list]:
-    """The content of a results.json as rows; of a table with the verdict, and beside it the head of composition."""
+    """The content of a results.json as rows; of a table also the verdict, the head of composition, relatives apart."""
     words = beside({name: against_baseline(results, name) for name in results["mean"]})
-    floor = results.get("floor")
+    composition = results.get("floor")
     more = {}
-    if floor:
-        more["composition"] = floor["mean"]
-        more[" "] = beside({name: floor["verdict"].get(name, "") for name in words})
+    if composition:
+        more["composition"] = composition["mean"]
+        more[" "] = beside({name: composition["verdict"].get(name, "") for name in words})
+    if results.get("with_relatives"):  # in other folds
+        more["with relatives"] = results["with_relatives"]["mean"]
     return table(results, words, more)

@@ -9,16 +9,17 @@ whether the model is better than the baseline, and a linear head than length and
 """
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ... import finetune, predict
 from ...downstream.tasks import TASKS, Classes, Task
 from ...encoders import weights
-from ...files import ConfigError
+from ...files import checksum, first_three
 from ...reading.sources import structure_files
 from ...reading.store import finished_store, open_store
 from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
@@ -33,7 +34,7 @@ from . import frozen
 from .features import GivenFeatures
 from .labelled import TableData
 from .options import columns_of
-from .results import columns_of_doubt, keep_verdict, write_table_results
+from .results import columns_of_doubt, repeated_in_file, write_table_results
 from .samples import TableSamples, UnlabelledResidues
 from .table_set import table_set
 from .task import table_task
@@ -53,10 +54,6 @@ SAMPLES["table"] = TableSamples
 def run(config: Namespace) -> int:
     """Do what `table_options` has read; returns the exit status, 128 + n after signal n."""
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
-    if model and model.get("features"):
-        raise ConfigError(
-            f"{config.eval_only} was fitted to vectors of {model['features']}: it has no encoder to apply"
-        )
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         for path in config.predict or ():
             open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
@@ -73,25 +70,26 @@ def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], 
     """For every seed: fit a head, or minimise; then score on the test split. Apply the last seed's model."""
     tested = {}
     epochs = {}
+    heads = {}  # of every seed its linear head, which is written with the verdict
     closed_form = data.options["linear"] and not config.eval_only
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
         task = build_task(of_seed, data, datasets, ranks)
+        best = config.eval_only or f"{of_seed.out}/best.pt"
         if closed_form:
             tested[seed] = frozen.fit_head(of_seed, task, datasets, data.classes, ranks)
-        elif not config.eval_only:
-            stopped = tuning.train(of_seed, task, datasets, data.classes, ranks)
+            task.known["notes"] = data.notes
+            heads[seed] = task
+        else:
+            stopped = 0 if config.eval_only else tuning.train(of_seed, task, datasets, data.classes, ranks)
             if stopped:
                 return 128 + stopped
-
-        # From here on the task is the model of the best epoch.
-        best = config.eval_only or f"{of_seed.out}/best.pt"
-        model = tuning.load_best(task, best, data.notes)
-        if datasets and not closed_form:
-            found = results.predict(task, datasets["test"], of_seed, ranks)
-            tested[seed] = frozen.joined([found], [datasets["test"]])
-            epochs[str(seed)] = float(model["epochs"])
-        if datasets and ranks.rank == 0:
+            model = tuning.load_best(task, best, data.notes)
+            if datasets:
+                found = results.predict(task, datasets["test"], of_seed, ranks)
+                tested[seed] = frozen.joined([found], [datasets["test"]])
+                epochs[str(seed)] = float(model["epochs"])
+        if tested and ranks.rank == 0:
             path = Path(of_seed.out) / "predictions.tsv"
             results.write_predictions(path, tested[seed], data.classes, isinstance(task, Classes))
 
@@ -101,13 +99,24 @@ def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], 
         made = finetune.made_with(config, ranks)
         content = write_table_results(path, config, task, tested, epochs, made)
         ranks.say(wording.summary(content, path))
-        for seed in tested if closed_form else ():
-            keep_verdict(Path(for_seed(config, seed).out) / "best.pt", task, content, tested[seed])
+        for seed, head in heads.items():
+            kept = repeated_in_file(head, content, tested[seed])
+            kept |= in_file(config, datasets)
+            results.write_model(for_seed(config, seed), head, data.classes, 0.0, {}, **kept)
     ranks.all_gather([])  # the others wait for it
     new = [apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
-    if not config.features:
-        summary.say_what_follows(config, best, new, ranks)
+    if config.features and config.predict is not None:
+        new.append(apply_to_vectors(config, task, data, ranks, Path(best)))
+    summary.say_what_follows(config, best, new, ranks)
     return 0
+
+
+def in_file(config: Namespace, datasets: Mapping[str, Samples]) -> dict:
+    """What the file of a linear head has beside that of the paper's tasks."""
+    if not config.features:
+        return {"folds": config.folds}
+    names = {name for samples in frozen.learned_from(config, datasets) for name in samples.store.names}
+    return {"folds": config.folds, "features": config.features, "learned_names": sorted(names)}
 
 
 def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[TableData, dict[str, Samples]]:
@@ -115,14 +124,14 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Tabl
 
     A model that is only applied needs no samples. With --folds all of them are in the test split.
     """
-    if model and config.predict and not config.data:
+    if model and config.predict is not None and not config.data:
         return TableData(classes=tuple(model["labels"]), options=model["options"]), {}
     needed = ("test",) if model or config.folds else tuple(SPLITS)
     data = SETS["table"](config, needed)
     options = {**data.options, "metric": config.metric, "linear": config.freeze}
     if model:
         options = model["options"]
-        check_labels(config, data, model)
+        data = labels_of_model(config, data, model)
     datasets = finetune.open_splits(config, data, needed, ranks)
     warnings = warnings_of(config, data, datasets, model)
     summary.say_of_data(config, data, datasets, warnings, ranks)
@@ -132,9 +141,10 @@ def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[Tabl
 def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Samples], model: dict | None) -> list[str]:
     """What the user should know about the splits."""
     warnings = remarks(datasets, ("train", "valid") if config.freeze else ("train",))
-    if config.folds and datasets:
-        size = len({*datasets["test"].store.sequences})
-        warnings += frozen.small_folds(size, config.folds, data.options["kind"])
+    if config.freeze and not model:
+        warnings += frozen.check_rows(config, data.options, datasets)
+    if not config.folds:
+        warnings += relatives_across(datasets)
     if config.level == "atom" and not config.features:
         carbons = [alpha_carbons_alone(x.store) for x in datasets.values()]
         warnings += sorted({*filter(None, carbons)})
@@ -143,19 +153,43 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
     return warnings
 
 
-def check_labels(config: Namespace, data: TableData, model: dict) -> None:
-    """Raise ConfigError if a model was trained on other labels. The title of the values and their files may differ."""
+def relatives_across(datasets: Mapping[str, Samples]) -> list[str]:
+    """A warning if structures to test have relatives among those that are learned from."""
+    families = {split: frozen.groups_of_rows([samples])[1] for split, samples in datasets.items()}
+    if len(families) < 2:
+        return []
+    known = np.isin(families["test"], np.concatenate([families["train"], families["valid"]]))
+    if not known.any():
+        return []
+    count = f"{known.sum()} of {len(known)} samples in test are of relatives"
+    return [f"{count} of structures in train or valid: their scores say little of new families"]
+
+
+def labels_of_model(config: Namespace, data: TableData, model: dict) -> TableData:
+    """The data with the classes of a model, which may have more; the title of the values and their files may differ.
+
+    Raises ConfigError if the model was trained on other labels.
+    """
     theirs = model["options"]
-    own = {name: value for name, value in data.options.items() if name not in ("column", "each_chain")}
-    same = all(theirs.get(name) == value for name, value in own.items())
-    finetune.check_classes(config, data.classes, tuple(model["labels"]), same)
+    classes = tuple(model["labels"])
+    free = ("column", "each_chain")
+    same = all(theirs.get(name) == value for name, value in data.options.items() if name not in free)
+    unknown = {*data.classes} - {*classes}
+    own = data.classes if unknown or "properties" in theirs else classes
+    finetune.check_classes(config, own, classes, same)
+    absent = sorted({*classes} - {*data.classes})
+    if not absent:
+        return replace(data, classes=classes)
+    said = f"{len(absent)} of {len(classes)} classes of the model do not occur here: {first_three(absent)}"
+    return replace(data, classes=classes, notes=[*data.notes, said])
 
 
 def build_task(config: Namespace, data: TableData, datasets: dict[str, Samples], ranks: Ranks) -> Task:
     """Encoder and head: from scratch, with the encoder of --init-from, or a head of vectors of the user's own."""
     torch.manual_seed(config.seed)
     if config.features:
-        encoder = GivenFeatures(config.features, data.options["residues"])
+        there = {name for samples in datasets.values() for name in samples.store.names}
+        encoder = GivenFeatures(config.features, data.options["residues"], there)
     else:
         encoder = weights.new_encoder(config, ranks.say)
     task = TASKS["table"](encoder, len(data.classes) or None, **data.options)
@@ -171,7 +205,7 @@ def build_task(config: Namespace, data: TableData, datasets: dict[str, Samples],
     if learned in datasets:
         targets = datasets[learned].targets()
         if not config.freeze and not config.eval_only:
-            frozen.check_different(task, targets)
+            frozen.check_different(targets, data.options["kind"], data.options.get("properties", ()))
         task.fit(targets, config.size)
     task.known = tuning.known_of(task, datasets, learned)
     summary.say_of_task(config, task, config.features and f"none, vectors of {config.features}", ranks)
@@ -179,29 +213,57 @@ def build_task(config: Namespace, data: TableData, datasets: dict[str, Samples],
 
 
 def apply(config: Namespace, source: str, task: Task, data: TableData, ranks: Ranks, best: Path) -> Path:
-    """Predict for all structures of a source, or each chain of them; returns the table.
-
-    The file of the model, `best`, may have a verdict and the errors of its table: they are repeated.
-    """
+    """Predict for all structures of a source, or each chain of them; returns the table."""
     in_store = finished_store(Path(source))  # which has its own entries
     origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
     residues = data.options.get("residues", False)
     unlabelled = predict.open_unlabelled(config, origin, ranks, UnlabelledResidues if residues else Unlabelled)
     predictions = results.predict(task, unlabelled, config, ranks)
+    path = predict.predicted_file(config, source, unlabelled)
+    if ranks.rank == 0:
+        write_applied(path, task, data, predictions, best, ranks, predict.learned_names(best, unlabelled.store))
+        if config.pdb and residues:
+            ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
+    return path
 
+
+def apply_to_vectors(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: Path) -> Path:
+    """Predict for all vectors of --features; returns the table."""
+    names = [*task.encoder.row_of]
+    with torch.no_grad():
+        output = task.head(task.encoder.of(names).to(ranks.device)).float()
+        prediction = task.to_prediction(output).double().cpu().numpy()
+    residues = data.options.get("residues", False)
+    owners = [name.rsplit(":", 2)[0] if residues else name for name in names]
+    groups = owners if residues else [""] * len(names)
+    predictions = results.Predictions(names, groups, np.full(len(names), np.nan), prediction)
+    path = Path(config.out).parent / f"predicted-{Path(config.features).stem}-{checksum(config.features)[:6]}.tsv"
+    if ranks.rank == 0:
+        known = weights.read_weights(best, weights.MODEL).get("learned_names", [])
+        write_applied(path, task, data, predictions, best, ranks, {*known} & {*owners})
+    return path
+
+
+def write_applied(
+    path: Path, task: Task, data: TableData, predictions: results.Predictions, best: Path, ranks: Ranks, known: Set[str]
+) -> None:
+    """Write predictions of the model `best`. What its file has of its table is repeated: verdict and errors.
+
+    Structures that it was fitted to are `known`.
+    """
     model = weights.read_weights(best, weights.MODEL)
     within = model.get("within", [])
     doubt = model.get("verdict", "")
-    path = predict.predicted_file(config, source, unlabelled)
-    if ranks.rank == 0:
-        more = columns_of_doubt(predictions, data.classes, within, doubt)
-        more["model"] = [predict.name_of_model(best)] * len(predictions.names)
-        results.write_predictions(path, predictions, data.classes, isinstance(task, Classes), more)
-    ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
-    if config.pdb and residues and ranks.rank == 0:
-        ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
-    if within:
-        ranks.say("            low and high: 90 % of values of structures like those of the table lie between them")
+    more = columns_of_doubt(predictions, data.classes, within, doubt)
+    more |= predict.columns_of_model(predictions, best, known)
+    results.write_predictions(path, predictions, data.classes, isinstance(task, Classes), more)
+    ranks.say(f"predicted   {len({*predictions.groups} - {''}) or len(predictions.names)} structures: {path}")
+    predict.say_known(known, ranks)
+    if np.isfinite(within).any():
+        of = f", by the errors of {model['within_of']} families" if "within_of" in model else ""
+        ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between{of}")
+    seldom = [name for name, reach in zip(data.classes, within) if not np.isfinite(reach)]
+    if seldom:
+        ranks.say(f"            without low and high, as too few were measured: {', '.join(seldom)}")
     if doubt:
         ranks.say(f"verdict     {doubt}: {model.get('advice', 'do not rely on these numbers')}")
-    return path

@@ -1,48 +1,63 @@
 """Vectors of a user's own in place of an encoder's: `finetune --features vectors.npz`."""
 
+from collections import Counter
+from collections.abc import Collection
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...downstream.sample import Sample
 from ...files import ConfigError, first_three, structure_errors
+from ...reading.endings import structure_called
 
 
 class GivenFeatures(nn.Module):
     """The vectors of an .npz as `siamdiff embed` writes it: `id` and `mean`, or of residues `per_residue`.
 
-    Raises StructureError for another file.
+    An id may be the file name of one of the structures that are `there`. Raises StructureError for another file, and
+    for one that has a name twice.
     """
 
-    def __init__(self, path: str, residues: bool):
+    def __init__(self, path: str, residues: bool, there: Collection[str] = ()):
         super().__init__()
         self.path = path
         with structure_errors(path, "no vectors as siamdiff embed writes them"):
             content = dict(np.load(path, allow_pickle=False))
-            name = "per_residue" if residues else "mean"
-            if "id" not in content or name not in content:
-                raise ValueError(f"it needs id and {name}, and has {', '.join(content)}")
-            self.vectors = np.asarray(content[name], dtype=np.float32)
-            names = of_residues(content) if residues else content["id"].tolist()
+            title = "per_residue" if residues else "mean"
+            if "id" not in content or title not in content:
+                raise ValueError(f"it needs id and {title}, and has {', '.join(content)}")
+            self.vectors = np.asarray(content[title], dtype=np.float32)
+            ids = content["id"].tolist()
+            names = [structure_called(name, there) for name in ids] if there else ids
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise ValueError(f"{len(twice)} structures are there twice: {first_three(twice)}")
+            if residues:
+                names = of_residues(names, content)
             if self.vectors.ndim != 2 or len(names) != len(self.vectors):
-                raise ValueError(f"{name} is {self.vectors.shape}, expected a row for each of {len(names)}")
+                raise ValueError(f"{title} is {self.vectors.shape}, expected a row for each of {len(names)}")
         self.row_of = {name: row for row, name in enumerate(names)}
         self.out_dim = self.vectors.shape[1]
 
     def represent(self, sample: Sample) -> Tensor:
         """The vectors (B, out_dim) of the samples. Raises ConfigError if one has none, or one that is not finite."""
-        absent = [name for name in sample.names if name not in self.row_of]
+        return self.of(sample.names).to(sample.target.device)
+
+    def of(self, names: Collection[str]) -> Tensor:
+        """The vectors (B, out_dim) of these names. Raises ConfigError as `represent`."""
+        absent = [name for name in names if name not in self.row_of]
         if absent:
             raise ConfigError(f"--features {self.path} has no vector of {first_three(absent)}")
-        found = self.vectors[[self.row_of[name] for name in sample.names]]
-        if not np.isfinite(found).all():
-            raise ConfigError(f"--features {self.path}: a vector of {first_three(sample.names)} is not finite")
-        return torch.from_numpy(found).to(sample.target.device)
+        found = self.vectors[[self.row_of[name] for name in names]]
+        wrong = [name for name, vector in zip(names, found) if not np.isfinite(vector).all()]
+        if wrong:
+            raise ConfigError(f"--features {self.path}: a vector of {first_three(wrong)} is not finite")
+        return torch.from_numpy(found)
 
 
-def of_residues(content: dict[str, np.ndarray]) -> list[str]:
+def of_residues(names: list[str], content: dict[str, np.ndarray]) -> list[str]:
     """The names of all residues as samples have them: NAME:CHAIN:NUMBER and insertion code."""
-    count = np.diff(content["residue_offset"])
-    owner = np.repeat(content["id"], count)
+    owner = np.repeat(names, np.diff(content["residue_offset"]))
     columns = (owner, content["residue_chain"], content["residue_number"], content["residue_insertion_code"])
     return [f"{name}:{chain}:{number}{str(code).strip()}" for name, chain, number, code in zip(*columns)]

@@ -1,4 +1,4 @@
-"""Heads of other folds, for labels that mean nothing, and what the other folds alone say.
+"""Which folds there are; heads of other folds, also for permuted labels; and what the other folds alone say.
 
 Of permuted labels the head is ridge regression, also of classes (0 and 1): leaving out rows has a closed form there, so
 one factorisation serves all tables.
@@ -16,12 +16,44 @@ from ...downstream.metrics import rows_of_groups
 from ...downstream.tasks import MultiLabel, Regression, Task
 from ..evidence import permutation
 from . import linear
-from .linear import PENALTIES
+from .linear import ALPHAS
 from .task import properties_of
 
-PARTS = 5  # in which rows are left out to choose a penalty
+PARTS = 5  # in which rows are left out to choose alpha
 MOST_ROWS = 2000  # with folds. The matrices of all pairs of rows take 32 MB each then, and the test some 30 s
 MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
+
+
+# ---- folds -----------------------------------------------------------------------------------------------------------
+
+
+def check_groups(y: np.ndarray, groups: np.ndarray, folds: int, names: Sequence[str] = ()) -> None:
+    """Raise ValueError unless every fold, 0 for none, leaves two groups with a value to learn from, of every column."""
+    fold = np.full(len(y), -1)
+    if folds:
+        fold = linear.folds_of(y, groups, folds)
+    measured = ~np.isnan(y.reshape(len(y), -1))
+    for column, there in enumerate(measured.T):
+        left = [len(np.unique(groups[there & (fold != k)])) for k in range(max(folds, 1))]
+        if min(left) >= 2:
+            continue
+        of = f"{names[column]} was measured for" if names else "there are"
+        count = len(np.unique(groups[there]))
+        beside = f"; one of {folds} folds leaves {min(left)} of them to learn from" if folds else ""
+        raise ValueError(f"{of} {count} different structures (copies and families count once){beside}: it takes 2")
+
+
+def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int:
+    """In how many folds families stay together: `folds`, fewer if there are fewer families, 0 if they are too few."""
+    number = min(folds, len(np.unique(families)))
+    try:
+        check_groups(y, families, number)
+    except ValueError:
+        return 0
+    return number
+
+
+# ---- permuted labels -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -33,9 +65,9 @@ class Permuted:
 
 
 def permuted_folds(
-    task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int, classes: int
+    task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fold: np.ndarray, classes: int
 ) -> Permuted | None:
-    """Predictions for labels that are dealt out anew; None of too large a table, whose draws are good enough.
+    """Predictions for permuted labels; None of too large a table, whose bootstrap is good enough.
 
     Features x (K, d), targets y (K, ...) in the units of the head.
     """
@@ -49,7 +81,6 @@ def permuted_folds(
         return None
 
     # All tables at once.
-    fold = linear.folds_of(y, groups, folds)
     source = permutation.permuted_rows(groups, fold, number)
     targets = np.moveaxis(encoded[source], 0, 2)  # (K, C, T)
     part = parts_of(groups, fold)
@@ -84,7 +115,7 @@ def baseline_of_folds(task: Task, target: np.ndarray, fold: np.ndarray) -> dict[
 
 
 def parts_of(groups: Sequence, fold: np.ndarray) -> np.ndarray:
-    """The part (K,) of every row in which it is left out to choose a penalty: groups of a fold go to all parts."""
+    """The part (K,) of every row in which it is left out to choose alpha: groups of a fold go to all parts."""
     part = np.zeros(len(fold), dtype=int)
     met = np.zeros(fold.max() + 1, dtype=int)
     for rows in rows_of_groups(groups):
@@ -102,22 +133,22 @@ def ridge_out_of_fold(
     Args:
         x: features (K, d).
         y: targets (K, C, T) of T tables.
-        part: (K,) is left out to choose a penalty: of each column, or one for the C columns of a table `together`.
+        part: (K,) is left out to choose alpha: of each column, or one for the C columns of a table `together`.
     """
     size = len(x)
     folds = fold.max() + 1
-    std = x.std(0)
-    z = (x - x.mean(0)) / np.where(std > 1e-6 * np.abs(x.mean(0)), std, 1.0)  # 1.0: the same in all rows
+    mean, std = linear.scale_of(x)
+    z = (x - mean) / std
     values, vectors = np.linalg.eigh(z @ z.T)
     values = values.clip(0)
     flat = y.reshape(size, -1)
     projected = vectors.T @ flat
 
-    # The fit of all rows is H y, with H = 1/K + V diag(s / (s + penalty)) V^T.
-    losses = np.zeros((len(PENALTIES), folds, *y.shape[1:]))
-    errors = np.zeros((len(PENALTIES), *y.shape))
-    for i, penalty in enumerate(PENALTIES):
-        share = values / (values + penalty)
+    # The fit of all rows is H y, with H = 1/K + V diag(s / (s + alpha)) V^T.
+    losses = np.zeros((len(ALPHAS), folds, *y.shape[1:]))
+    errors = np.zeros((len(ALPHAS), *y.shape))
+    for i, alpha in enumerate(ALPHAS):
+        share = values / (values + alpha)
         rest = np.eye(size) - (vectors * share) @ vectors.T - 1 / size
         residual = flat - vectors @ (share[:, None] * projected) - flat.mean(0)
         for k in range(folds):
@@ -130,7 +161,7 @@ def ridge_out_of_fold(
                     of_columns = np.square(error).sum(0).reshape(y.shape[1:])
                     losses[i, k] += of_columns
 
-    # Every fold of every table has the penalty with the smallest loss in the other folds.
+    # Every fold of every table has the alpha with the smallest loss in the other folds.
     if together:
         losses = np.broadcast_to(losses.sum(2, keepdims=True), losses.shape)
     best = losses.argmin(0)[fold]  # (K, C, T)

@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -15,14 +15,14 @@ from torch.utils.data import Dataset
 from ...downstream.sample import Sample
 from ...downstream.tasks import Task
 from ...files import ConfigError
+from ...sets.samples import Samples
 from ...training import checkpoint, results
 from ...training.batch_norm import calibrate
 from ...training.ranks import Ranks
 from ..evidence import permutation
 from . import composition, linear
-from .folds import baseline_of_folds, permuted_folds, predictions_of
+from .folds import baseline_of_folds, check_groups, folds_of_families, permuted_folds, predictions_of
 from .results import TablePredictions
-from .task import properties_of
 
 
 class Embedded(Dataset):
@@ -56,96 +56,135 @@ def embed(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> resu
 def fit_head(
     config: Namespace, task: Task, datasets: Mapping, classes: Sequence[str], ranks: Ranks
 ) -> TablePredictions:
-    """Embed the structures with the frozen encoder, then fit the linear head in closed form; write OUT/best.pt.
+    """Embed the structures with the frozen encoder, then fit the linear head of `task` in closed form.
 
     Returns predictions for the test split, with those of the same head of length and composition. Without --folds the
     head is that of the two other splits. With --folds it is that of all structures, but each structure is predicted by
-    a head of those in other folds, never by one that has seen its sequence. Raises ConfigError if there are too few
+    a head of those in other folds, never by one that has seen it or a relative. Raises ConfigError if there are too few
     structures, or nothing to tell apart.
     """
     if checkpoint.checkpoints(Path(config.out)):
         raise ConfigError(f"{config.out} holds checkpoints of another run: choose another --out")
-    learned = [datasets["test"]] if config.folds else [datasets["train"], datasets["valid"]]
+    learned = learned_from(config, datasets)
     if not config.init_from and not config.features:
         calibrate(config, task, learned[0], ranks)
 
-    # Features, targets in the units of the head, and the sequence of every row.
+    # Features, and targets in the units of the head.
     rows = joined([embed(config, task, dataset, ranks) for dataset in learned], learned)
-    floor_rows = joined([of_floor(config, task, dataset, ranks) for dataset in learned], learned)
-    groups = np.array(rows.units)
+    lengths = joined([of_composition(config, task, dataset, ranks) for dataset in learned], learned)
     y = task.standardise(torch.from_numpy(rows.target).to(ranks.device)).cpu().numpy()
-    check_different(task, rows.target)
+    folds = folds_of_families(rows.target, rows.units, config.folds or 0)
 
-    # The head of all rows, for later.
+    # The head of all rows. Relatives choose alpha together, as far as there are two families.
     fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
+    groups = rows.units if folds else rows.copies
     try:
         head = fit(rows.prediction, y, groups)
-        floor = fit(floor_rows.prediction, y, groups)
-        if config.folds:
-            fold = linear.folds_of(y, groups, config.folds)
     except ValueError as error:
         raise ConfigError(f"--freeze: {error}") from error
     layer = task.head.layers[-1]
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(head.weight))
         layer.bias.copy_(torch.from_numpy(head.bias))
-    penalties = ", ".join(f"{penalty:g}" for penalty in sorted({*head.penalty}))
-    ranks.say(f"head        linear, of {len(y)} samples, penalty {penalties}")
-    if ranks.rank == 0:
-        results.write_model(config, task, classes, 0.0, {}, **kept(config))
-    ranks.all_gather([])  # the others wait until it is there
+    alphas = ", ".join(f"{alpha:g}" for alpha in sorted({*head.alpha}))
+    ranks.say(f"head        linear, of {len(y)} samples, alpha {alphas}")
 
     # One split: the heads are applied to others.
     if not config.folds:
         test = datasets["test"]
         found = joined([results.predict(task, test, config, ranks)], [test])
-        features = of_floor(config, task, test, ranks).prediction
-        return replace(found, floor=replace(found, prediction=predictions_of(task, floor(features))))
+        features = of_composition(config, task, test, ranks).prediction
+        outputs = fit(lengths.prediction, y, groups)(features)
+        return replace(found, composition=replace(found, prediction=predictions_of(task, outputs)))
 
-    # Folds: outputs for all rows by heads of other folds; and the same for labels that mean nothing.
-    found = []
-    for features in (rows.prediction, floor_rows.prediction):
-        outputs = linear.out_of_fold(fit, features, y, groups, config.folds)
-        found.append(
-            replace(
-                rows,
-                prediction=predictions_of(task, outputs),
-                fold=fold,
-                own_baseline=baseline_of_folds(task, rows.target, fold),
-                permuted=permuted_folds(task, features, y, groups, config.folds, len(classes)),
-            )
-        )
-    of_encoder, of_length = found
-    return replace(of_encoder, floor=of_length)
+    # Folds: outputs for all rows by heads of other folds. Relatives stay together, and beside that only near copies.
+    scored = partial(in_folds, task, fit, y)
+    number = folds or config.folds
+    found = scored(rows, groups, number, bool(folds))
+    composition = scored(lengths, groups, number, bool(folds))
+    apart = None
+    if len(np.unique(rows.units)) < len(np.unique(rows.copies)):
+        apart = scored(replace(rows, units=rows.copies), rows.copies, config.folds, False)
+    return replace(found, composition=composition, with_relatives=apart)
 
 
-def kept(config: Namespace) -> dict:
-    """What the file of a model of a table has beside that of the paper's tasks."""
-    content = {"folds": config.folds}
-    if config.features:
-        content["features"] = config.features
-    return content
-
-
-def joined(parts: Sequence[results.Predictions], datasets: Sequence[Dataset]) -> TablePredictions:
-    """The rows of some splits together; rows of one sequence are a unit."""
-    sequence = {}
-    for dataset in datasets:
-        sequence |= zip(dataset.store.names, dataset.store.sequences)
-    groups = [name for part in parts for name in part.groups]
-    return TablePredictions(
-        names=[name for part in parts for name in part.names],
-        groups=groups,
-        target=np.concatenate([part.target for part in parts]),
-        prediction=np.concatenate([part.prediction for part in parts]),
-        units=[sequence[name] for name in groups],
+def in_folds(
+    task: Task, fit: Callable, y: np.ndarray, rows: TablePredictions, groups: np.ndarray, folds: int, tested: bool
+) -> TablePredictions:
+    """Features as predictions, each by the head of other folds; if it is `tested` also for permuted labels."""
+    fold = linear.folds_of(y, groups, folds)
+    outputs = linear.out_of_fold(fit, rows.prediction, y, groups, folds)
+    return replace(
+        rows,
+        prediction=predictions_of(task, outputs),
+        fold=fold,
+        own_baseline=baseline_of_folds(task, rows.target, fold),
+        permuted=permuted_folds(task, rows.prediction, y, groups, fold, outputs.shape[1]) if tested else None,
     )
 
 
-def of_floor(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> results.Predictions:
+def learned_from(config: Namespace, datasets: Mapping) -> list[Samples]:
+    """What a linear head is fitted to: with --folds all samples, which are in the test split."""
+    return [datasets[split] for split in (("test",) if config.folds else ("train", "valid")) if split in datasets]
+
+
+def joined(parts: Sequence[results.Predictions], datasets: Sequence[Samples]) -> TablePredictions:
+    """The rows of some splits together, with the near copies and the relatives of each."""
+    copies, families = groups_of_rows(datasets)
+    return TablePredictions(
+        names=[name for part in parts for name in part.names],
+        groups=[name for part in parts for name in part.groups],
+        target=np.concatenate([part.target for part in parts]),
+        prediction=np.concatenate([part.prediction for part in parts]),
+        units=families,
+        copies=copies,
+    )
+
+
+def groups_of_rows(datasets: Sequence[Samples]) -> tuple[np.ndarray, np.ndarray]:
+    """Of every row (K,) of some splits what its near copies are called, and what its relatives are."""
+    copies = []
+    families = []
+    for dataset in datasets:
+        for labels in map(dataset.labels, range(len(dataset))):
+            copies += [labels["copies"]] * len(labels["values"])
+            families += [labels["family"]] * len(labels["values"])
+    return np.array(copies), np.array(families)
+
+
+def of_composition(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> results.Predictions:
     """Length and composition of every sample, as its prediction."""
     features = partial(composition.of_sample, residues=task.sees == "residues")
     return results.predict(task, dataset, config, ranks, features)
+
+
+# ---- before anything is embedded -------------------------------------------------------------------------------------
+
+
+def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[str]:
+    """What to know of the structures that a linear head is fitted to. Raises ConfigError if they are too few."""
+    learned = learned_from(config, datasets)
+    if not learned:
+        return []
+    target = np.concatenate([dataset.targets() for dataset in learned])
+    copies, families = groups_of_rows(learned)
+    names = options.get("properties", ())
+    check_different(target, options["kind"], names)
+    folds = config.folds or 0
+    try:
+        check_groups(target, copies, folds, names)
+    except ValueError as error:
+        raise ConfigError(f"--freeze: {error}") from error
+    structures = sum(len(dataset) for dataset in learned)
+    count = len(np.unique(families))
+    notes = []
+    if count < len(np.unique(copies)):
+        notes.append(f"{structures} structures are of {count} families by their sequences, which stay together")
+    number = folds_of_families(target, families, folds)
+    if number < folds:
+        how = f"{number} folds" if number else "relatives are in other folds, and nothing is said of new families"
+        notes.append(f"{count} families are too few for {folds} folds that keep relatives together: {how}")
+    return notes + small_folds(count, number, options["kind"])
 
 
 def small_folds(size: int, folds: int, kind: str) -> list[str]:
@@ -157,21 +196,23 @@ def small_folds(size: int, folds: int, kind: str) -> list[str]:
     # folds, -.2 with 10, -.07 with 5.
     low = {"regression": "Spearman's rho and Pearson's r", "binary": "values of AUROC"}.get(kind, "scores")
 
-    # For a verdict labels are dealt out within folds: too few ways to do so, and none is rare.
+    # For a verdict labels are permuted within folds: too few ways to do so, and none is rare.
     ways = math.prod(math.factorial((size + k) // folds) for k in range(folds))
     unsaid = ", and nothing can be called better than the baseline" if ways < 1 / permutation.LEVEL else ""
+    fewer = max(2, size // 4)
+    advice = f". Take --folds {fewer}" if size - math.ceil(size / fewer) >= 2 and fewer < folds else ""
     return [
-        f"{folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low{unsaid}. "
-        f"Take --folds {max(2, size // 4)}. Copies and families count once"
+        f"{folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low{unsaid}"
+        f"{advice}. Copies and families count once"
     ]
 
 
-def check_different(task: Task, target: np.ndarray) -> None:
+def check_different(target: np.ndarray, kind: str, names: Sequence[str] = ()) -> None:
     """Raise ConfigError if all values are the same, of several properties those of one."""
     columns = target.reshape(len(target), -1).T
-    for name, values in zip(properties_of(task) or [""] * len(columns), columns):
+    for name, values in zip(names or [""] * len(columns), columns):
         known = np.unique(values[~np.isnan(values)])
-        if len(known) == 1 and task.options["kind"] != "labels":
+        if len(known) == 1 and kind != "labels":
             what = f"all values of {name}" if name else "all values"
             help = ". Label the others 0, for instance the residues that do not bind" if known[0] == 1 else ""
             raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart{help}")

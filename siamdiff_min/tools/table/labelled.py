@@ -2,18 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from copy import copy
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from ...files import StoreError, first_three
 from ...protein.constants import ONE_LETTER
 from ...reading.store import ProteinStore
-from ...sets.labelled_set import LabelledData
+from ...sets.labelled_set import SPLITS, LabelledData
 from ...sets.samples import Samples
 from .labels import Row, residue_labels
-from .relatives import relatives
+from .relatives import groups_of
 from .samples import TableSamples
 
 HELD_OUT = 10  # of a table without splits, one structure in ten is for validation, one for test
@@ -28,28 +25,36 @@ class TableData(LabelledData):
     split_of: Mapping = field(default_factory=dict)  # name -> its split; "" if its sequence decides
     family_of: Mapping = field(default_factory=dict)  # name -> what it belongs to, if the table says
     samples: type[Samples] = TableSamples
+    groups: list = field(default_factory=list)  # once they are known, of every name its near copies, and its relatives
 
     def open(self, split: str, **options) -> ProteinStore | None:
         """The store of a split (see `open_store`), of the proteins that have labels.
 
-        Near copies of a sequence, and a family of the table, count as one sequence.
-        Raises StoreError if the proteins of a table leave none for this split.
+        Near copies of a sequence, and a family of the table, count as one sequence. Relatives stay together too, as far
+        as every split is left some. Raises StoreError if the proteins of a table leave none for this split.
         """
         store = super().open(split, **options)
         if store is None:
             return None
-        store = copy(store)
-        store.sequence_keys = np.array(relatives(store, self.labels, self.family_of), dtype="S")
-        split_of = split_by_sequence(store, self.split_of)
+        if not self.groups:  # those of all splits
+            found = groups_of(store, self.labels, self.family_of)
+            self.groups.extend(dict(zip(store.names, names)) for names in found)
+        copies, family = self.groups
+        split_of = split_by_sequence(family, self.split_of)
+        if len(set(split_of.values())) < len(SPLITS) and not any(self.split_of.values()):
+            split_of = split_by_sequence(copies, self.split_of)
         chosen = {name: labels for name, labels in self.labels.items() if split_of[name] == split}
         if not chosen:
             problem = f"{len(split_of)} structures leave none for {split}, as those of one sequence stay together"
             raise StoreError(f"{store.path}: {problem}. A column `split` of the table says which to take")
-        return with_labels(store, self.options["kind"], chosen)
+        more = {name: {"copies": copies[name], "family": family[name]} for name in store.names}
+        return with_labels(store, self.options["kind"], chosen, more)
 
 
-def with_labels(store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row]]) -> ProteinStore:
-    """The proteins of a store that a table names, with its labels: name -> the rows of the table.
+def with_labels(
+    store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row]], more: Mapping[str, Mapping]
+) -> ProteinStore:
+    """The proteins of a store that a table names, with its labels: name -> the rows of the table, and `more`.
 
     Proteins that the store lacks, and those without any label, are left out; `not_found` says how many. `samples.py`
     lists what labels are made of. Raises StructureError if a residue is of another type in the table.
@@ -61,7 +66,7 @@ def with_labels(store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row
             labels = labels_of(store, index, table[name])
             chains_of[name] = {chain for chain, _, _ in store.positions(index)} if "places" in labels else set()
             if labels["values"]:
-                made[index] = {"kind": kind, **labels}
+                made[index] = {"kind": kind, **more[name], **labels}
     by_name = {store.names[index]: labels for index, labels in made.items()}
     return store.subset(made, not_found(table, chains_of, by_name))
 
@@ -111,14 +116,13 @@ def not_found(table: Mapping[str, Sequence[Row]], chains_of: Mapping[str, Set[st
     return words
 
 
-def split_by_sequence(store: ProteinStore, split_of: Mapping[str, str]) -> dict[str, str]:
+def split_by_sequence(sequence_of: Mapping[str, str], split_of: Mapping[str, str]) -> dict[str, str]:
     """The split of every name; a hash of its sequence decides if `split_of` has "". Copies are on one side.
 
     A tenth each is for validation and test, and at least one protein if no split was named. Sequences with more copies
     than that are for training.
     """
-    sequence = {name: key for name, key in zip(store.names, store.sequences) if name in split_of}
-    copies = Counter(key for name, key in sequence.items() if not split_of[name])
+    copies = Counter(sequence_of[name] for name, split in split_of.items() if not split and name in sequence_of)
     size = copies.total() // HELD_OUT
     if not any(split_of.values()):
         size = max(size, 1)
@@ -133,5 +137,5 @@ def split_by_sequence(store: ProteinStore, split_of: Mapping[str, str]) -> dict[
             side[key] = open_splits[0]
             room[side[key]] -= copies[key]
 
-    by_sequence = {name: side.get(sequence.get(name), "train") for name in split_of}
+    by_sequence = {name: side.get(sequence_of.get(name, ""), "train") for name in split_of}
     return {name: split or by_sequence[name] for name, split in split_of.items()}

@@ -1,7 +1,7 @@
 """A linear head on a frozen encoder, in closed form: seconds instead of minutes (docs/extending.md).
 
-Ridge regression for numbers, logistic regression for classes, both of standardised features. The chosen penalty has the
-smallest loss on rows that were left out. All rows of a group, such as the copies of a sequence, are left out together.
+Ridge regression for numbers, logistic regression for classes, both of standardised features. The weight of the penalty,
+alpha, has the smallest loss on rows that were left out. All rows of a group, such as relatives, are left out together.
 """
 
 import warnings
@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
 from torch.nn import functional as F
 
 # Times the sum of squared weights of the standardised features: from hardly any to so much that only the mean is left.
 # Factors of ten are fine enough, as the loss is flat around its minimum.
-PENALTIES = np.logspace(-1, 6, 8)
+ALPHAS = np.logspace(-1, 6, 8)
 FOLDS = 5  # to choose among them
-MOST = 1000  # rows that choose. The best penalty depends on the noise, not on the number of rows
+MOST = 1000  # rows that choose. The best alpha depends on the noise, not on the number of rows
 LOSSES = {  # kind of the targets -> (outputs, targets) -> mean loss
     "regression": F.mse_loss,
     "binary": F.binary_cross_entropy_with_logits,
@@ -33,14 +31,14 @@ class Head(NamedTuple):
 
     weight: np.ndarray  # (C, d)
     bias: np.ndarray  # (C,)
-    penalty: np.ndarray  # (C,) of every output; of "classes" the same
+    alpha: np.ndarray  # (C,) of every output; of "classes" the same
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return x @ self.weight.T + self.bias
 
 
 def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: int = 0) -> Head:
-    """The head of features x (K, d), and its penalties.
+    """The head of features x (K, d), and its alphas.
 
     Args:
         y: numbers, or 0 and 1, (K,) or (K, C) for C outputs; nan is a value that was not measured. If the kind is
@@ -57,7 +55,7 @@ def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: 
     heads = []
     for column in y.reshape(len(y), -1).T:
         there = ~np.isnan(column)
-        heads.append(_with_best_penalty(x[there], column[there], groups[there], kind, num_classes))
+        heads.append(_with_best_alpha(x[there], column[there], groups[there], kind, num_classes))
     return Head(*map(np.concatenate, zip(*heads)))
 
 
@@ -101,11 +99,16 @@ def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
     return (place % folds)[group]
 
 
-def _with_best_penalty(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str, num_classes: int) -> Head:
-    """The head of one output, or of all classes."""
+def scale_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (d,) of features (K, d), 1 if a feature is the same in all rows."""
     mean = x.mean(0)
     std = x.std(0)
-    std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # 1.0: the same in all rows
+    return mean, np.where(std > 1e-6 * np.abs(mean), std, 1.0)
+
+
+def _with_best_alpha(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str, num_classes: int) -> Head:
+    """The head of one output, or of all classes."""
+    mean, std = scale_of(x)
     z = (x - mean) / std
 
     # The weights are sums of rows: with fewer rows than features as many numbers are enough, for the same head.
@@ -114,50 +117,64 @@ def _with_best_penalty(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: s
         basis, coordinates = np.linalg.qr(z.T)
         z = coordinates.T
 
-    # Which penalty has the smallest loss on rows that were left out?
+    # Which alpha has the smallest loss on rows that were left out?
     some = np.random.default_rng(0).permutation(len(y))[:MOST]
     folds = max(2, min(FOLDS, len(np.unique(groups[some]))))
     integers = kind == "classes"
     target = torch.from_numpy(y[some].astype(int) if integers else y[some])
     losses = []
-    for penalty in PENALTIES:
-        solve = partial(_solve, kind=kind, num_classes=num_classes, penalty=penalty)
+    for alpha in ALPHAS:
+        solve = partial(_solve, kind=kind, num_classes=num_classes, alpha=alpha)
         output = torch.from_numpy(out_of_fold(solve, z[some], y[some], groups[some], folds))
         losses.append(LOSSES[kind](output if integers else output[:, 0], target))
 
     # The head of all rows with it, for features that are not standardised.
-    head = _solve(z, y, groups, kind, num_classes, PENALTIES[np.argmin(losses)])
+    head = _solve(z, y, groups, kind, num_classes, ALPHAS[np.argmin(losses)])
     weight = head.weight if basis is None else head.weight @ basis.T
     weight = weight / std
-    return Head(weight, head.bias - weight @ mean, head.penalty)
+    return Head(weight, head.bias - weight @ mean, head.alpha)
 
 
-def _solve(z: np.ndarray, y: np.ndarray, _: np.ndarray, kind: str, num_classes: int, penalty: float) -> Head:
-    """The head of standardised features with this penalty."""
+def _solve(z: np.ndarray, y: np.ndarray, _: np.ndarray, kind: str, num_classes: int, alpha: float) -> Head:
+    """The head of standardised features with this alpha."""
     if kind == "regression":
-        model = Ridge(penalty).fit(z, y)
-        weight = model.coef_[None]
-        bias = np.array([model.intercept_])
+        weight, bias = _ridge(z, y, alpha)
     elif kind == "classes":
-        weight, bias = _logistic(z, y, num_classes, penalty)
+        weight, bias = _logistic(z, y, num_classes, alpha)
     else:
-        weight, bias = _logistic(z, y, 2, penalty)
+        weight, bias = _logistic(z, y, 2, alpha)
         weight = weight[1:] - weight[:1]
         bias = bias[1:] - bias[:1]
-    return Head(weight, bias, np.full(len(bias), penalty))
+    return Head(weight, bias, np.full(len(bias), alpha))
 
 
-def _logistic(z: np.ndarray, y: np.ndarray, classes: int, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+def _ridge(z: np.ndarray, y: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """Weight (1, d) and bias (1,) of ridge regression. On a few rows scikit-learn's takes ten times as long."""
+    mean = z.mean(0)
+    level = y.mean()
+    z = z - mean
+    rows, columns = z.shape
+    if columns <= rows:
+        weight = np.linalg.solve(z.T @ z + alpha * np.eye(columns), z.T @ (y - level))
+    else:
+        weight = z.T @ np.linalg.solve(z @ z.T + alpha * np.eye(rows), y - level)
+    return weight[None], np.array([level - weight @ mean])
+
+
+def _logistic(z: np.ndarray, y: np.ndarray, classes: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
     """Weights and biases of logits. A class that no row has is as probable as in half a row."""
+    from sklearn.exceptions import ConvergenceWarning  # loads scipy: a second, which numbers need not wait
+    from sklearn.linear_model import LogisticRegression
+
     weight = np.zeros((classes, z.shape[1]))
     bias = np.full(classes, np.log(0.5 / len(y)))
     present = np.unique(y).astype(int)
     bias[present] = 0
     if len(present) > 1:
         with warnings.catch_warnings():
-            # With hardly any penalty the weights of separable classes grow without end. Other penalties win then.
+            # With hardly any penalty the weights of separable classes grow without end. Other alphas win then.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=1 / penalty, max_iter=1000).fit(z, y)
+            model = LogisticRegression(C=1 / alpha, max_iter=1000).fit(z, y)
         rows = present[-len(model.coef_) :]  # of two classes, the first has the logit 0
         weight[rows] = model.coef_
         bias[rows] = model.intercept_

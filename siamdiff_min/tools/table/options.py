@@ -40,15 +40,20 @@ def table_options(argv: Sequence[str] | None = None, world: int | None = None) -
     config = options.parse(argv, FINETUNE, "Learn labels of structures of your own, score the model, apply it.")
     if config.folds and (config.eval_only or not config.freeze):
         raise ConfigError(f"{flag('folds', config.folds)} needs --freeze: one linear head for every fold")
-    if config.features and (not config.freeze or config.eval_only or config.init_from or config.predict):
+    if config.features and (not (config.freeze or config.eval_only) or config.init_from or config.predict):
         raise ConfigError(f"{flag('features', config.features)} takes the place of the encoder: with --freeze alone")
-    applied = config.eval_only and config.predict and not config.data
+    applied = config.eval_only and config.predict is not None and not config.data
     if not applied and not (config.labels and config.data):
         raise ConfigError("--task table needs --labels, a file, and --data, the structures that it names")
 
-    # A model knows its kind and its columns.
+    # A model knows its kind and its columns, and what its head is of.
     if config.eval_only:
-        known = model_in(config.eval_only)["options"]
+        model = model_in(config.eval_only)
+        known = model["options"]
+        if model.get("features") and not config.features:
+            raise ConfigError(f"{config.eval_only} was fitted to vectors of {model['features']}: give it --features")
+        if config.features and not model.get("features"):
+            raise ConfigError(f"{config.eval_only} has an encoder, and does not read {flag('features')}")
         column = known.get("column")
         columns = known.get("properties") or ([column] if column else None)
         config = filled(config, {"kind": known.get("kind"), "value_column": columns})
