@@ -311,7 +311,7 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     classes = [title.partition(":")[2] for title in titles["prediction"]]
 
     # One target beside several predictions is one of their classes, by its name. Several of a kind are one array.
-    if len(titles["target"]) < len(classes):
+    if 0 < len(titles["target"]) < len(classes):
         by_title["target"] = np.array([classes.index(name) for name in by_title["target"]])
     for kind, of_kind in titles.items():
         values = np.array([by_title[title] for title in of_kind], dtype=np.float64)
