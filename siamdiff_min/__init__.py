@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .reading.structure import Structure
     from .tools.embed.embedder import Embedder
     from .tools.mutants.ranking import Ranking, rank_mutants
+    from .tools.nearest.scale import whiten
     from .tools.random_encoder import random_encoder
 
 __version__ = "0.5.0"
@@ -50,6 +51,7 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     "bundled": ".reading.bundled",
     "random_encoder": ".tools.random_encoder",
     "read_structure": ".reading.parse",
+    "whiten": ".tools.nearest.scale",
     "Protein": ".protein.protein",
     "Structure": ".reading.structure",
 }
@@ -95,6 +97,7 @@ __all__ = [
     "random_encoder",
     "rank_mutants",
     "read_structure",
+    "whiten",
 ]
 
 

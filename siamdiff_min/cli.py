@@ -1,4 +1,4 @@
-"""`siamdiff train | finetune | embed | mutants | color | report | build`: every command of the package by one name.
+"""`siamdiff train | finetune | embed | nearest | mutants | color | report | build`: all commands by one name.
 
 `train.py` and `finetune.py` of a clone are the first two, for torchrun. Torch takes two seconds to load. So a command
 has two modules: the first reads its options without torch, the second is loaded when options and files are right.
@@ -27,6 +27,11 @@ COMMANDS = {  # name -> the function that reads its options, the module whose `r
         ".tools.options:embed",
         ".tools.embed.command",
         "representations of your own structures, as embeddings.npz",
+    ),
+    "nearest": (
+        ".tools.options:nearest",
+        ".tools.nearest.command",
+        "the structures most like another one, with an E-value",
     ),
     "mutants": (
         ".tools.options:mutants",

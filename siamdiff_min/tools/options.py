@@ -111,6 +111,24 @@ def embed(argv: Sequence[str] | None = None) -> Namespace:
     return args
 
 
+def nearest(argv: Sequence[str] | None = None) -> Namespace:
+    """Of `siamdiff nearest`."""
+    parser = Parser(description="The structures most like another one, with an E-value.")
+    parser.add_argument("query", nargs="*", help="structures, or an .npz of siamdiff embed")
+    parser.add_argument("--among", nargs="+", required=True, help="the set: an .npz of siamdiff embed, or structures")
+    parser.add_argument("--top", type=int, default=10, help="hits of each query (default: 10)")
+    parser.add_argument("--out", type=Path, help="table of the hits (default: nearest.tsv); of --fit: scale.npz")
+    text = "encoder of the structures (default: that of the set's .npz, else siamdiff-residue)"
+    parser.add_argument("--checkpoint", help=text)
+    parser.add_argument("--scale", type=Path, help="what --fit wrote (default: that of the package for this encoder)")
+    text = "make a scale of --among: a table with columns name, family and, where known, folds (with commas)"
+    parser.add_argument("--fit", type=Path, metavar="FAMILIES.tsv", help=text)
+    args = parser.parse_args(argv)
+    if bool(args.query) == bool(args.fit) or args.top < 1:
+        parser.error("it needs a QUERY or --fit FAMILIES.tsv, not both, and a --top of 1 or more")
+    return args
+
+
 def part_of(text: str) -> tuple[int, int]:
     """The two numbers of --part K/N."""
     number, _, parts = text.partition("/")

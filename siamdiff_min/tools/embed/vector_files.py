@@ -104,6 +104,7 @@ class Kept:
                 continue
             untold = e.plddt is not None and math.isnan(e.plddt)
             row = {"id": [e.id], "incomplete": [e.incomplete], "untold": [untold and not line]}  # once for a file
+            row |= {"residues": [len(e.sequence)], "chains": [len(set(e.chain))]}
             if {"per_residue", "per_atom"} & {*include}:
                 row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
                 row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}

@@ -1,0 +1,1 @@
+"""The structures most like another one, with an E-value (docs/nearest.md)."""

@@ -1,0 +1,200 @@
+"""E-values: exact on a scale whose tail is known, right on noise, and small for relatives; what has none is refused."""
+
+import csv
+import tarfile
+
+import numpy as np
+import pytest
+
+import siamdiff_min
+from siamdiff_min import cli
+from siamdiff_min.files import ConfigError, SiamDiffError, StructureError
+from siamdiff_min.reading.sources import bundle_path
+from siamdiff_min.tools.nearest.scale import fit_scale, read_scale
+
+ENCODER = np.array(["mine.pt", "c" * 64, "0"])
+
+
+def write_vectors(path, vectors, names=None, residues=None, chains=None, encoder=ENCODER):
+    count = len(vectors)
+    np.savez(
+        path,
+        id=np.array([f"s{k}" for k in range(count)] if names is None else names),
+        mean=np.array(vectors, dtype=np.float32),
+        residues=np.full(count, 100) if residues is None else np.array(residues),
+        chains=np.ones(count, dtype=int) if chains is None else np.array(chains),
+        encoder=encoder,
+    )
+    return str(path)
+
+
+@pytest.fixture
+def scale(tmp_path):
+    """10^-4c of the unrelated pairs reach a cosine of c, none 0.9; twice that cosine if both have 500 residues."""
+    spread = np.ones((5, 5))
+    spread[4, 4] = 2
+    path = tmp_path / "mine.npz"
+    np.savez(
+        path,
+        mean=np.zeros(3),
+        deviation=np.ones(3),
+        axes=np.zeros((1, 3)),
+        gain=np.zeros(1),
+        middle=np.zeros((5, 5)),
+        spread=spread,
+        quantiles=np.array([0.0, 0.9]),
+        chance=np.array([1, 10**-3.6]),
+        quartiles=np.array([0.0, 0.0, 0.3]),
+        encoder=ENCODER[:2],
+        chains=np.array(["x"]),
+        families=np.array(["y"]),
+    )
+    return str(path)
+
+
+def at(cosine):
+    """A vector with that cosine to (1, 0, 0)."""
+    return [cosine, (1 - cosine**2) ** 0.5, 0]
+
+
+def hits(tmp_path, *argv):
+    """The rows of the table, without those of titles."""
+    out = tmp_path / "hits.tsv"
+    assert cli.run("nearest", [*argv, "--out", str(out)]) == 0
+    with open(out) as file:
+        return [*csv.DictReader(file, delimiter="\t")]
+
+
+def test_e_is_the_size_of_the_set_times_the_share_of_unrelated_pairs(tmp_path, scale, capsys):
+    """Equal ones stand in the order of the set, one name twice is two rows, and beyond the last pair E is a bound."""
+    query = write_vectors(tmp_path / "q.npz", [at(1)], ["q"])
+    names = ["a", "b", "b", "far", "same"]
+    among = write_vectors(tmp_path / "v.npz", [at(0.25), at(0.5), at(0.5), at(-0.5), at(1)], names)
+    found = hits(tmp_path, query, "--among", among, "--scale", scale, "--top", "4")
+    assert [row["name"] for row in found] == ["same", "b", "b", "a"]
+    assert [float(row["e"]) for row in found] == pytest.approx([5 * 10**-3.6, 5e-2, 5e-2, 0.5], rel=1e-2)
+    assert [row["bound"] for row in found] == ["<", "", "", ""]
+    assert [float(row["cosine"]) for row in found] == pytest.approx([1, 0.5, 0.5, 0.25], abs=1e-3)
+    said = capsys.readouterr().out
+    assert "<0.0013  +1.000  same" in said and "5 structures are too few to tell" in said
+
+
+def test_a_cosine_counts_by_the_lengths_of_both(tmp_path, scale):
+    """The cosine of two long chains counts as half of it; beyond 500 residues nothing changes."""
+    query = write_vectors(tmp_path / "q.npz", [at(1)], ["q"], residues=[500])
+    among = write_vectors(tmp_path / "v.npz", [at(0.5)] * 3, residues=[100, 500, 800])
+    found = hits(tmp_path, query, "--among", among, "--scale", scale)
+    assert [row["name"] for row in found] == ["s0", "s1", "s2"]
+    assert [float(row["e"]) for row in found] == pytest.approx([3e-2, 0.3, 0.3], rel=1e-2)
+
+
+def test_a_set_of_one_sort_is_told_and_counts_from_what_is_usual_in_it(tmp_path, scale):
+    draw = np.random.default_rng(0)
+    cosines = draw.uniform(0.5, 0.8, 300)
+    query = write_vectors(tmp_path / "q.npz", [at(1)], ["q"])
+    among = write_vectors(tmp_path / "v.npz", [at(c) for c in cosines])
+    first = hits(tmp_path, query, "--among", among, "--scale", scale)[0]
+    assert "of one sort" in first["note"] and float(first["e"]) > 10
+    mixed = write_vectors(tmp_path / "m.npz", [at(c) for c in np.append(draw.uniform(-0.3, 0.3, 300), 0.8)])
+    first = hits(tmp_path, query, "--among", mixed, "--scale", scale)[0]
+    assert first["note"] == "" and float(first["e"]) == pytest.approx(301 * 10**-3.2, rel=0.3)
+
+
+def test_what_has_no_e_is_left_out_by_name(tmp_path, scale, capsys):
+    """A query of two chains, and short, long and many-chained structures of the set; status 1 for the query."""
+    query = write_vectors(tmp_path / "q.npz", [at(1), at(1)], ["dimer", "q"], chains=[2, 1])
+    among = write_vectors(
+        tmp_path / "v.npz",
+        [at(0.5)] * 5,
+        ["short", "30", "800", "long", "two"],
+        [29, 30, 800, 801, 99],
+        [1, 1, 1, 1, 2],
+    )
+    out = tmp_path / "hits.tsv"
+    assert cli.run("nearest", [query, "--among", among, "--scale", scale, "--out", str(out)]) == 1
+    rows = [line.split("\t") for line in out.read_text().splitlines()[1:]]
+    assert [(row[0], row[2]) for row in rows] == [("q", "30"), ("q", "800")]
+    said = capsys.readouterr().err
+    assert "left out of the queries: 1, " in said and ": dimer" in said and ": short, long, two" in said
+
+
+def test_what_cannot_be_compared_ends_with_a_sentence(tmp_path, scale):
+    here = write_vectors(tmp_path / "v.npz", [at(1)] * 2)
+    other = write_vectors(tmp_path / "o.npz", [at(1)], encoder=np.array(["mine.pt", "d" * 64, "0"]))
+    np.savez(tmp_path / "old.npz", id=["a"], mean=np.zeros((1, 3)))
+    (tmp_path / "bad.npz").write_text("no numbers")
+    dimers = write_vectors(tmp_path / "d.npz", [at(1)], chains=[2])
+    for argv, kind, sentence in (
+        (["none.pdb", "--among", here], ConfigError, "none.pdb: cannot be opened"),
+        ([here, "--among", "none.npz"], ConfigError, "none.npz: cannot be opened"),
+        ([here, "--among", str(tmp_path / "bad.npz")], StructureError, "no vectors that can be compared"),
+        ([here, "--among", str(tmp_path / "old.npz")], StructureError, "old.npz: no vectors that can be compared"),
+        ([here, "--among", here], ConfigError, "no scale for the encoder mine.pt; siamdiff nearest --fit"),
+        ([here, "--among", here, "--scale", here], StructureError, "no scale of siamdiff nearest"),
+        ([here, "--among", here, "--scale", str(tmp_path / "none")], ConfigError, "no scale"),
+        ([here, "--among", other, "--scale", scale], ConfigError, "is the scale of another encoder"),
+        ([other, "--among", here, "--scale", scale], ConfigError, "are of different encoders"),
+        ([dimers, "--among", here, "--scale", scale], ConfigError, "no query is left"),
+        (["--fit", str(tmp_path / "none.tsv"), "--among", here], StructureError, "none.tsv: cannot be opened"),
+    ):
+        with pytest.raises(kind, match=sentence.replace("(", r"\(")):
+            cli.run("nearest", [*argv, "--out", str(tmp_path / "x.tsv")])
+    for argv in (
+        [here],
+        [here, "--among", here, "--fit", here],
+        ["--among", here],
+        [here, "--among", here, "--top", "0"],
+    ):
+        with pytest.raises(SystemExit):
+            cli.run("nearest", argv)
+
+
+def test_a_scale_of_ones_own_is_right_on_chains_that_it_has_not_seen(tmp_path):
+    """Noise with six strong directions and a mean, 300 families of two: how many of new ones are below a level."""
+    draw = np.random.default_rng(0)
+    mix = np.diag(np.append(np.full(6, 5.0), np.ones(34)))
+
+    def noise(count):
+        return draw.normal(size=(count, 40)) @ mix + 3
+
+    vectors = np.repeat(noise(300), 2, axis=0) + 0.01 * draw.normal(size=(600, 40))
+    lengths = draw.integers(40, 700, 600)
+    among = write_vectors(tmp_path / "v.npz", vectors, residues=lengths)
+    rows = [f"s{k}\tf{k // 2}\t{'1.10.8' if k < 20 else ''}\n" for k in range(600)]
+    (tmp_path / "families.tsv").write_text("Name\tFamily\tFolds\n" + "".join(rows))
+    out = str(tmp_path / "scale.npz")
+    assert cli.run("nearest", ["--fit", str(tmp_path / "families.tsv"), "--among", among, "--out", out]) == 0
+
+    scale = read_scale(out)
+    assert len(scale.chains) == len(scale.families) == 300 and [*scale.encoder] == [*ENCODER[:2]]
+    z = scale.whiten(noise(400))
+    new = draw.integers(40, 700, 400)
+    chance = scale.probability(scale.standardise(z @ z.T, new, new))[np.triu_indices(400, 1)]
+    for level in (0.1, 0.01, 0.001):
+        assert level / 1.5 < (chance <= level).mean() < 1.5 * level
+    found = hits(tmp_path, among, "--among", among, "--scale", out, "--top", "2")
+    assert all(float(row["e"]) < 0.1 for row in found)  # of each its copy
+    with pytest.raises(SiamDiffError, match="a scale needs 100 families, and these are 99"):
+        fit_scale(vectors[:198:2], lengths[:198:2], np.arange(99).astype(str), [set()] * 99)
+
+
+@pytest.mark.parametrize("encoder", ["siamdiff-residue"])
+def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder):
+    """Of Ras, two other small GTPases, and none of three strangers. Its own chain is the first of all."""
+    names = ["1HE8_A", "1I4D_A", "3CPH_B", "1GCQ_A", "1A19_A", "2WPT_A"]
+    with tarfile.open(bundle_path() / "structures.tar") as archive:
+        for name in names:
+            (tmp_path / f"{name}.pdb.gz").write_bytes(archive.extractfile(f"{name}.pdb.gz").read())
+    paths = [str(tmp_path / f"{name}.pdb.gz") for name in names]
+    found = hits(tmp_path, paths[0], "--among", *paths, "--checkpoint", encoder)
+    assert [row["name"] for row in found[:1]] == names[:1] and {row["name"] for row in found[1:3]} == {*names[1:3]}
+    e = [float(row["e"]) for row in found]
+    assert max(e[:3]) < 0.1 < 0.5 < min(e[3:]) and float(found[0]["cosine"]) == pytest.approx(1)
+
+
+def test_whitened_vectors_have_length_one():
+    vectors = np.random.default_rng(0).normal(size=(3, 768))
+    white = siamdiff_min.whiten(vectors)
+    assert white.shape == (3, 768) and np.allclose(np.linalg.norm(white, axis=1), 1)
+    scale = read_scale(siamdiff_min.names.BUNDLED / "siamdiff-residue.scale.npz")
+    assert np.array_equal(white, scale.whiten(vectors))
