@@ -19,7 +19,16 @@ angstrom. [How to use them](python.md).
 """
 GROUPS = {  # a title, and the names below it
     "Structures": ("read_structure", "bundled", "Structure", "Protein"),
-    "Encoders": ("load_encoder", "list_encoders", "random_encoder", "Encoder", "Encoding", "Embedding", "Embedder"),
+    "Encoders": (
+        "load_encoder",
+        "list_encoders",
+        "random_encoder",
+        "Encoder",
+        "Encoding",
+        "Embedding",
+        "Embedder",
+        "whiten",
+    ),
     "Networks": ("GearNet", "GVPGNN", "ESMGearNet"),
     "Pre-training": ("SiamDiff", "Schedule"),
     "Measurements": ("rank_mutants", "Ranking", "Task"),

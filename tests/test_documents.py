@@ -102,20 +102,6 @@ def recipe(name: str, folder: Path, *arguments) -> str:
     return run("script in", folder, name, *arguments)
 
 
-def test_neighbours_run_as_printed(tmp_path):
-    """A structure that is not in the file finds a copy of it first, whatever that is called."""
-    with tarfile.open(bundle_path() / "structures.tar") as archive:
-        members = sorted((m for m in archive if m.name.endswith(".gz")), key=lambda m: m.size)[:5]
-        for name, member in zip("abcde", members):
-            (tmp_path / f"{name}.pdb.gz").write_bytes(archive.extractfile(member).read())
-    found = siamdiff_min.load_encoder("siamdiff-residue", "cpu").embed(*sorted(tmp_path.glob("*.gz")))
-    np.savez(tmp_path / "e.npz", id=[e.id for e in found], mean=[e.mean for e in found])
-    (tmp_path / "b.pdb.gz").rename(tmp_path / "new.pdb.gz")
-    said = recipe("nearest.py", tmp_path, "e.npz", "new.pdb.gz").splitlines()
-    assert said[0] == "e.npz, of an older version, names no encoder, so siamdiff-residue is taken"
-    assert said[1].startswith("5 structures are too few") and said[2] == "+1.00 b" and len(said) == 7
-
-
 def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
     for k, size in enumerate((12, 30)):
         turn = np.arange(size) * np.radians(100)  # a helix: 1.5 angstrom and 100 degrees for each residue

@@ -6,7 +6,6 @@ import io
 import itertools
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
@@ -692,33 +691,6 @@ def test_ray_gives_the_vectors_of_the_command(tmp_path, files):
         expected, row = encoder.embed(file), rows[stem(file)]
         assert np.abs(np.array(row["mean"]) - expected.mean).max() <= 1e-6 * np.abs(expected.mean).max()
         assert (row["residues"], row["encoder"], row["error"]) == (len(expected.sequence), "siamdiff-residue", "")
-
-
-def nearest(monkeypatch, *argv) -> None:
-    monkeypatch.setattr(sys, "argv", ["nearest.py", *map(str, argv)])
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "nearest.py"))
-
-
-def test_the_nearest_are_asked_in_the_encoder_that_wrote_the_vectors(tmp_path, files, monkeypatch, capsys):
-    """Of the two bundled ones, both 768 wide. Of few structures plain cosines count: two alone would be at -1 and 1."""
-    out = tmp_path / "e.npz"
-    assert embed_here(*files[:2], "--checkpoint", "siamdiff-atom", "--out", out) == 0
-    capsys.readouterr()
-    nearest(monkeypatch, out, files[1])
-    said = capsys.readouterr()
-    first, second = said.out.splitlines()
-    assert first == f"+1.00 {stem(files[1])}" and 0 < float(second.split()[0]) < 1
-    assert said.err == "2 structures are too few to standardise by: plain cosines\n"
-    arrays = dict(np.load(out))
-    np.savez(out, **arrays | {"encoder": np.array(["siamdiff-atom", "0" * 64, "0"])})
-    for argv, sentence in (
-        ([], "usage: python nearest.py embeddings.npz STRUCTURE"),
-        ([tmp_path / "e.csv", files[0]], "a .csv is not read"),
-        ([out, "1EJG_A"], "1EJG_A: no such file; STRUCTURE is a file, not a name"),
-        ([out, files[0]], "siamdiff-atom is another encoder now than the one that wrote"),
-    ):
-        with pytest.raises(SystemExit, match=re.escape(sentence)):
-            nearest(monkeypatch, *argv)
 
 
 @pytest.mark.parametrize("rows, torn", [(range(56), 0), ([*range(30, 56), *range(30)], 1), (range(55, -1, -1), 0)])

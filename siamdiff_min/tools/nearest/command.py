@@ -79,25 +79,32 @@ def nearest(scale: Scale, queries: dict, among: dict, top: int) -> Iterator[tupl
     targets = scale.whiten(among["mean"])
     size = len(targets)
     top = min(top, size)
-    sample = np.linspace(0, size - 1, min(size, SAMPLE)).astype(int)
-    low, usual, high = scale.quartiles
-    for block in np.array_split(np.arange(len(queries["id"])), -(-len(queries["id"]) // BLOCK)):
+    count = len(queries["id"])
+    for block in np.array_split(np.arange(count), -(-count // BLOCK)):
         cosine = scale.whiten(queries["mean"][block]) @ targets.T
         likeness = scale.standardise(cosine, queries["residues"][block], among["residues"])
         one_sort = np.zeros(len(block), dtype=bool)
         if size >= FEWEST:
-            # Where all of the set is similar to a query, a hit counts by its distance from them.
-            first, middle, third = np.quantile(likeness[:, sample], (0.25, 0.5, 0.75), axis=1)
-            narrow = (high - low) / np.maximum(third - first, 1e-9)
-            one_sort = (middle - usual > MIDDLE) | (narrow < NARROW)
-            shifted = (likeness - middle[:, None]) * narrow[:, None] + usual
-            likeness = np.minimum(likeness, shifted)
+            likeness, one_sort = against_usual(scale, likeness)
         for k, values in enumerate(likeness):
             # the highest ones; of equal ones those that come first
-            rows = np.flatnonzero(values >= np.partition(values, -top)[-top])
-            rows = rows[np.argsort(-values[rows], kind="stable")][:top]
+            lowest = np.partition(values, -top)[-top]
+            rows = np.flatnonzero(values >= lowest)
+            order = np.argsort(-values[rows], kind="stable")
+            rows = rows[order][:top]
             e = size * scale.probability(values[rows])
             yield queries["id"][block[k]], one_sort[k], zip(rows, e, cosine[k, rows])
+
+
+def against_usual(scale: Scale, likeness: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised cosines (K, L) of queries to a set, lowered if the set is similar to a query; and whether it is."""
+    low, usual, high = scale.quartiles
+    sample = likeness[:, :: -(-likeness.shape[1] // SAMPLE)]
+    first, middle, third = np.quantile(sample, (0.25, 0.5, 0.75), axis=1, keepdims=True)
+    stretch = (high - low) / np.maximum(third - first, 1e-9)
+    one_sort = (middle - usual > MIDDLE) | (stretch < NARROW)
+    shifted = (likeness - middle) * stretch + usual
+    return np.minimum(likeness, shifted), one_sort[:, 0]
 
 
 def vectors_of(paths: Sequence[str], checkpoint: str) -> dict[str, np.ndarray]:
@@ -143,14 +150,21 @@ def fit(args: Namespace) -> int:
     """Write a scale for the encoder of some vectors."""
     # the first chain of each family
     titles, *lines = read_rows(args.fit, "\t;,").values()
-    rows = [dict(zip(map(str.lower, titles), line)) for line in lines]
-    row_of = {row.get("name", row.get("id")): row for row in rows if row.get("family")}
+    titles = [title.lower() for title in titles]
+    row_of = {}
+    for line in lines:
+        row = dict(zip(titles, line))
+        if row.get("family"):
+            row_of[row.get("name", row.get("id"))] = row
     arrays = single_chains(vectors_of(args.among, args.checkpoint or ENCODER), "set")
-    known = [k for k, name in enumerate(arrays["id"]) if name in row_of]
-    families, first = np.unique([row_of[arrays["id"][k]]["family"] for k in known], return_index=True)
-    chosen = np.array(known, dtype=int)[first]
+    known = np.flatnonzero([name in row_of for name in arrays["id"]])
+    family = [row_of[name]["family"] for name in arrays["id"][known]]
+    families, first = np.unique(family, return_index=True)
+    chosen = known[first]
     names = arrays["id"][chosen]
-    folds = [{*row_of[name].get("folds", "").split(",")} - {""} for name in names]
+    folds = []
+    for name in names:
+        folds.append({*row_of[name].get("folds", "").split(",")} - {""})
 
     # their scale
     scale = fit_scale(arrays["mean"][chosen], arrays["residues"][chosen], families, folds)
