@@ -22,7 +22,7 @@ import torch
 from Bio.PDB import MMCIFIO, PDBParser
 
 import siamdiff_min
-from siamdiff_min import cli, machine
+from siamdiff_min import cli, machine, names
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError, checksum, import_plugins
@@ -276,7 +276,7 @@ def test_what_is_embedded_before_an_interruption_is_kept(weights, tmp_path, file
     """The same command goes on after the last part, and writes the same vectors. Another command begins anew."""
     (tmp_path / "bad.pdb").write_text("nothing")
     given = [*files[:4], tmp_path / "bad.pdb", *files[4:9]]
-    options = ["--checkpoint", weights, "--include", *embed.INCLUDE, "--out"]
+    options = ["--checkpoint", weights, "--include", *names.INCLUDE, "--out"]
     assert embed_here(*given, *options, tmp_path / "whole.npz") == 1
     add, calls = embed.Kept.add, []
 
