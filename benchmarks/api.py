@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 
 import siamdiff_min
-import siamdiff_min.tools.table.options  # the task `table`
+import siamdiff_min.tools.table.command  # the task `table`
 
 HEAD = """# The public names
 

@@ -397,7 +397,7 @@ OURS = [command.split() for _, command in COMMANDS_OF_PAGES if command.startswit
 def source_of(words: list[str]) -> str | None:
     """The text of the program that a command runs, None if it is not ours."""
     if words[0] == "siamdiff":
-        module, _ = INSTALLED[words[1]]
+        module = INSTALLED[words[1]][0].partition(":")[0]  # which reads its options
         return Path(importlib.util.find_spec(module, "siamdiff_min").origin).read_text()
     if "-m" in words[:4]:
         name = words[words.index("-m") + 1]
