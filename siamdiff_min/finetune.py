@@ -117,7 +117,8 @@ def open_splits(config: Namespace, data: LabelledData, needed: Sequence[str], ra
     workers = config.num_workers or 1
 
     def open_all() -> list:
-        return [data.open(split, workers=workers, build=not config.dry_run) for split in needed]
+        options = {"store": config.store, "workers": workers, "build": not config.dry_run}
+        return [data.open(split, **options) for split in needed]
 
     stores = ranks.build_in_turn(open_all)
     if None in stores:

@@ -41,7 +41,8 @@ def table(path: Path) -> list[dict]:
 def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
     options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out]
-    said = finetune(*options, "--predict", enzymes / "test")
+    said = finetune(*options, "--predict", enzymes / "test", "--store", out / "stores")
+    assert len([*(out / "stores").glob("*/meta.json")]) == 3
     assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
     assert "95 % interval  constant" in said and str(out / "results.json") in said
     assert "test split  5 samples, 5 positive (train 8, valid 3)" in said

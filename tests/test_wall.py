@@ -29,6 +29,7 @@ start = ["--init-from", "pre/encoder.pt"]
 assert cli.main(["finetune", "--task", "psr", *quick[4:], *start, "--seeds", "0", "1", "--out", "psr"]) == 0
 results = json.load(open("psr/results.json"))
 assert results["std"]["global_spearman"] is not None and len(results["test"]) == 2
+assert results["splits"]["test"]["structures"] == results["counts"]["structures"] < results["samples"]
 again = ["finetune", "--eval-only", "psr/seed-0/best.pt", "--num-workers", "0", "--predict", file]
 assert cli.main(again) == 0
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..encoders.encoder import Encoder
 from ..encoders.ops import MLP, segment_sum
 from ..files import ConfigError
 from ..protein.constants import CA, NUM_RESIDUE_TYPES, RESIDUES
@@ -39,11 +40,12 @@ class Task(nn.Module):
     options: Mapping = {}  # what a model file keeps beside the classes, to build the task again
     known: Mapping = {}  # about the data: the baseline ("answer"); samples and structures of all "splits"; "notes"
 
-    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
+    def __init__(self, encoder: Encoder, num_outputs: int | None = None):
         super().__init__()
         self.encoder = encoder
         width = encoder.out_dim
-        self.head = MLP(self.structures * width, width, width, num_outputs or self.num_outputs)
+        self.num_outputs = num_outputs or self.num_outputs
+        self.head = MLP(self.structures * width, width, width, self.num_outputs)
 
     def forward(self, sample: Sample, generator: torch.Generator | None = None) -> tuple[Tensor, dict[str, Statistic]]:
         """Mean loss of a batch, and what to log. Nothing is drawn: only objectives of pre-training need a generator."""
@@ -125,7 +127,7 @@ class Task(nn.Module):
 class Binary(Task):
     """Yes or no: target (B,) of 0 and 1."""
 
-    measures = ("auroc", "auprc", "accuracy")
+    measures: Sequence[str] = ("auroc", "auprc", "accuracy")
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
@@ -171,23 +173,25 @@ class Classes(Task):
         return F.cross_entropy(output, target, reduction="none")
 
     def baseline_loss(self, target: Tensor) -> Entropy:
-        return Entropy.of(target, self.head.layers[-1].out_features)
+        return Entropy.of(target, self.num_outputs)
 
     def to_prediction(self, output: Tensor) -> Tensor:
         return output.double().softmax(-1)
 
     def baseline(self, targets: np.ndarray) -> dict:
         """The shares of the classes; the commonest is chosen."""
-        count = np.bincount(targets, minlength=self.head.layers[-1].out_features)
+        count = np.bincount(targets, minlength=self.num_outputs)
         return {"mean": (count / len(targets)).tolist()}
 
 
 class Regression(Task):
     """A number: target (B,), standardised by the mean and std of the training split."""
 
-    measures = ("rmse", "mae", "spearman", "pearson")
+    measures: Sequence[str] = ("rmse", "mae", "spearman", "pearson")
+    mean: Tensor
+    std: Tensor
 
-    def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
+    def __init__(self, encoder: Encoder, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)
         self.register_buffer("mean", torch.zeros(num_outputs or ()))
         self.register_buffer("std", torch.ones(num_outputs or ()))

@@ -17,7 +17,7 @@ from .esm import ESM_SIZES, RESIDUE_TOKEN
 _FIRST = re.compile(r"((?:.+?\.)??)((?:structure_model\.)?)layers\.0\.self_loop\.weight")  # in whatever it is
 _GEARNET = re.compile(r"((edge_)?layers|batch_norms)\.\d+\..*")
 _ESM_GEARNET = re.compile(r"(sequence|structure)_model\..*")
-_NOT_IN_ESM = r".*rot(ary)?_emb(eddings)?\.inv_freq|contact_head\..*|lm_head\..*"  # constants, and heads
+_NOT_IN_ESM = r".*rot(ary)?_emb(eddings)?\.inv_freq|contact_head\..*|lm_head\..*|pooler\..*"  # constants, and heads
 
 
 def tensors_of(content) -> dict[str, Tensor]:
@@ -75,7 +75,7 @@ def released_encoder(state: dict[str, Tensor], path: str | Path) -> dict:
 
 def _gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
     """The identity of every GearNet, with the widths of its input and layers."""
-    known = []
+    known: list[tuple[tuple[str, ...], list[int]]] = []
     for level, graph in (("atom", ATOM_GRAPH), ("residue", RESIDUE_GRAPH)):
         for size, dims in GEARNET_DIMS.items():
             known.append((("gearnet", level, size, "official"), [graph.node_dim, *dims[level]]))
@@ -84,7 +84,7 @@ def _gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
 
 def _esm_gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
     """The same of every ESM-GearNet; its input is ESM's output."""
-    known = []
+    known: list[tuple[tuple[str, ...], list[int]]] = []
     for esm, (_, width, _) in ESM_SIZES.items():
         name = "esm-gearnet" if esm == "650M" else f"esm-gearnet-{esm}"
         known.append(((name, "residue", "paper", "official"), [width, *GEARNET_DIMS["paper"]["residue"]]))
@@ -123,6 +123,7 @@ def esm_weights(content, path: str) -> dict[str, Tensor]:
             state = {name: x for name, x in state.items() if "embeddings.position_" not in name}
         for theirs, ours in _HUGGING_FACE.items():
             state = {name.replace(theirs, ours): x for name, x in state.items()}
+        state = {re.sub(r"gamma$", "weight", re.sub(r"beta$", "bias", name)): x for name, x in state.items()}
     first = [name for name in state if name.endswith("embed_tokens.weight")]
     if len(first) != 1:
         raise CheckpointError(f"{path} is not a weight file of ESM-2")

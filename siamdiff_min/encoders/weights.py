@@ -129,8 +129,7 @@ def save_encoder_file(
 
     Raises ConfigError for values that no file can hold.
     """
-    own = dict(zip(IDENTITY, (name, level, size, preset)))
-    own["conventions"] = asdict(encoder.builder.conventions)
+    own = {"conventions": asdict(encoder.builder.conventions), **dict(zip(IDENTITY, (name, level, size, preset)))}
     taken = values.keys() & {*own, "format", "state"}
     if taken:
         raise ConfigError(f"{file} is not written: {', '.join(sorted(taken))} is a name of its own")

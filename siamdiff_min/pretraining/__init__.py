@@ -7,9 +7,8 @@ no code of their own.
 from collections.abc import Callable
 from dataclasses import replace
 
-from torch import nn
-
 from ..conventions import CONVENTIONS
+from ..encoders.encoder import Encoder
 from ..files import ConfigError
 from ..names import ABLATIONS, STAGED
 from ..protein.conformer import GaussianConformer, TorsionalConformer
@@ -31,7 +30,7 @@ def schedules_of(preset: str) -> dict[int, Schedule]:
 
 
 def build_siamdiff(
-    encoder: nn.Module,
+    encoder: Encoder,
     level: str,
     preset: str = "paper",
     ablation: str = "none",
@@ -56,7 +55,7 @@ def build_siamdiff(
 
 
 def build_diffpret(
-    encoder: nn.Module, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
+    encoder: Encoder, level: str, preset: str = "paper", ablation: str = "none", head_dim: int | None = None
 ) -> SiamDiff:
     """DiffPreT (Sec. 3): one view. "w/o MI max." in Table 3."""
     return build_siamdiff(encoder, level, preset, ablation, head_dim, siamese=False)
@@ -65,7 +64,7 @@ def build_diffpret(
 def build_self_prediction(types: bool = False, geometry: str | None = None) -> Callable[..., SelfPrediction]:
     """A function that builds residue type, distance, angle or dihedral prediction, or a combination (App. D, F)."""
 
-    def build(encoder: nn.Module, level: str, preset: str = "paper") -> SelfPrediction:
+    def build(encoder: Encoder, level: str, preset: str = "paper") -> SelfPrediction:
         conventions = CONVENTIONS[preset]
         residue_types = ResidueTypes(encoder.out_dim, conventions) if types else None
         hidden_edges = Geometry(encoder.out_dim, geometry, conventions) if geometry else None
@@ -74,17 +73,17 @@ def build_self_prediction(types: bool = False, geometry: str | None = None) -> C
     return build
 
 
-def build_multiview(encoder: nn.Module, level: str, preset: str = "paper") -> MultiviewContrast:
+def build_multiview(encoder: Encoder, level: str, preset: str = "paper") -> MultiviewContrast:
     """Multiview contrast (App. D)."""
     return MultiviewContrast(encoder, CONVENTIONS[preset])
 
 
-def build_score_matching(encoder: nn.Module, level: str, preset: str = "paper") -> ScoreMatching:
+def build_score_matching(encoder: Encoder, level: str, preset: str = "paper") -> ScoreMatching:
     """Score matching on distances (App. D)."""
     return ScoreMatching(encoder)
 
 
-def build_torsional(encoder: nn.Module, level: str, preset: str = "paper") -> TorsionalDiffusion:
+def build_torsional(encoder: Encoder, level: str, preset: str = "paper") -> TorsionalDiffusion:
     """Torsional diffusion of side chains (App. G), at every t of the schedule of DiffPreT."""
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")

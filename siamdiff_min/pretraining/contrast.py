@@ -1,10 +1,11 @@
 """Multiview contrast (Zhang et al. 2022; App. D): tell two random crops of a protein from crops of other proteins."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
+from ..encoders.encoder import Encoder
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP
 from ..protein.geometry import length
@@ -69,7 +70,7 @@ class MultiviewContrast(Objective):
 
     compared = 8  # held-out proteins are measured eight at a time, whatever the batch size
 
-    def __init__(self, encoder: nn.Module, conventions: Conventions = PAPER):
+    def __init__(self, encoder: Encoder, conventions: Conventions = PAPER):
         super().__init__(encoder)
         self.all_crops = conventions.contrast_all_crops
         self.mlp = MLP(encoder.out_dim, encoder.out_dim, encoder.out_dim)
@@ -81,7 +82,7 @@ class MultiviewContrast(Objective):
         crops = [self.draw(protein, ca, generator) for _ in range(2)]  # draw and hide: (Protein, Graph) of each
         h = [self.encoder(*crop).protein for crop in crops]  # encode
         z = [self.mlp(x) for x in h]  # predict
-        loss, correct = info_nce(*z, self.all_crops)  # compare
+        loss, correct = info_nce(z[0], z[1], self.all_crops)  # compare
         candidates = 2 * protein.num_proteins - 1 if self.all_crops else protein.num_proteins
         baseline = torch.full_like(loss, candidates).log()
         seen = slice(None) if protein.num_proteins > 1 else slice(0)  # alone it finds itself

@@ -16,7 +16,7 @@ class HeldOutNoise(torch.Generator):
     """
 
     def __new__(cls, device: torch.device | str, name: str, draw: int = 0, draws: int = 1) -> HeldOutNoise:
-        return super().__new__(cls, device)
+        return super().__new__(cls, device)  # type: ignore[call-arg]
 
     def __init__(self, device: torch.device | str, name: str, draw: int = 0, draws: int = 1):
         self.name = name

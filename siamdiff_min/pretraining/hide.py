@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from ..encoders.encoder import Encoder
 from ..encoders.encoding import Encoding
 from ..encoders.graph import Graph, edge_vectors
 from ..files import ConfigError
@@ -22,7 +23,7 @@ def remove_edges(graph: Graph, edge: Tensor, repetitions: bool = True) -> Graph:
     return graph.select_edges(~gone)
 
 
-def encode_edges(encoder: nn.Module, protein: Protein, graph: Graph, shown_length: Tensor | None = None) -> Encoding:
+def encode_edges(encoder: Encoder, protein: Protein, graph: Graph, shown_length: Tensor | None = None) -> Encoding:
     """The encoding of the edges' vectors; `pos` is nan. With `shown_length` (E,) of that length and the direction.
 
     Raises ConfigError for an encoder that reads `pos` all the same.

@@ -6,6 +6,7 @@ logs have its `..._constant`: the loss of the best prediction that looks at noth
 
 from torch import Tensor, nn
 
+from ..encoders.encoder import Encoder
 from ..statistics import Statistic
 
 LossAndLogs = tuple[Tensor, dict[str, Statistic]]
@@ -16,7 +17,7 @@ class Objective(nn.Module):
 
     compared = 1  # proteins that a held-out one is measured with: more than one if a loss compares proteins
 
-    def __init__(self, encoder: nn.Module):
+    def __init__(self, encoder: Encoder):
         super().__init__()
         self.encoder = encoder
 

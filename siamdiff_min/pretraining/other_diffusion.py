@@ -3,9 +3,10 @@ diffusion of side chains (App. G). In both the network sees the noised quantity 
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from ..encoders.encoder import Encoder
 from ..encoders.graph import edge_lengths
 from ..encoders.ops import MLP
 from ..protein.conformer import chi_atoms, rotate_side_chains
@@ -35,7 +36,7 @@ class ScoreMatching(Objective):
     (GearNet) and directions (GVP) stay clean; the coordinates are hidden.
     """
 
-    def __init__(self, encoder: nn.Module):
+    def __init__(self, encoder: Encoder):
         super().__init__(encoder)
         d = encoder.out_dim
         self.dist_mlp = MLP(1, d, d)
@@ -83,7 +84,7 @@ class TorsionalDiffusion(Objective):
     Proline does not turn. The graph comes from the clean structure, as in DiffPreT (differences.md, row 5).
     """
 
-    def __init__(self, encoder: nn.Module, schedule: Schedule):
+    def __init__(self, encoder: Encoder, schedule: Schedule):
         super().__init__(encoder)
         self.schedule = schedule
         self.mlp = MLP(4 * encoder.out_dim, encoder.out_dim, 1)

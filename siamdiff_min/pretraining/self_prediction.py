@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
+from ..encoders.encoder import Encoder
 from ..encoders.graph import Graph
 from ..encoders.ops import MLP, raised
 from ..protein.constants import NUM_RESIDUE_TYPES
@@ -101,7 +102,7 @@ class Geometry(nn.Module):
 class SelfPrediction(Objective):
     """Residue types, one geometric quantity, or both, whose losses are added (App. F): one pass through the encoder."""
 
-    def __init__(self, encoder: nn.Module, types: ResidueTypes | None, geometry: Geometry | None):
+    def __init__(self, encoder: Encoder, types: ResidueTypes | None, geometry: Geometry | None):
         super().__init__(encoder)
         self.types = types
         self.geometry = geometry
@@ -131,4 +132,4 @@ class SelfPrediction(Objective):
             geometry_loss, geometry_logs = self.geometry.loss(target, visited)
             loss = loss + geometry_loss
             logs = logs | geometry_logs
-        return loss, logs
+        return loss, logs  # type: ignore[return-value]  # 0.0 of nothing

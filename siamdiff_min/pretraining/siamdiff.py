@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ..conventions import PAPER, Conventions
 from ..encoders import formulas
+from ..encoders.encoder import Encoder
 from ..encoders.encoding import Encoding
 from ..encoders.graph import Graph, edge_lengths
 from ..encoders.ops import MLP, raised, segment_mean, segment_sum
@@ -44,7 +45,7 @@ class SiamDiff(Objective):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         conformer: TorsionalConformer | GaussianConformer | None,
         stages: dict[int, Schedule],
         conventions: Conventions = PAPER,
@@ -88,9 +89,9 @@ class SiamDiff(Objective):
         if self.schedule.weight_sequence:
             sequence, sequence_logs = self.sequence_loss(views[0], chosen, crossed)  # line 11
             loss, logs = loss + self.schedule.weight_sequence * sequence, logs | sequence_logs
-        return loss, logs
+        return loss, logs  # type: ignore[return-value]  # 0.0 if both weights are 0
 
-    def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict[str, Mean]]:
+    def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict]:
         """P_1 and P_2 (Alg. 1, lines 2-3), and the logs of the conformer. DiffPreT has P_1 alone."""
         native = self.encoder.builder.select_nodes(protein)
         if self.draw_conformer is None:

@@ -24,7 +24,7 @@ class Column(NamedTuple):
     """A column of N texts."""
 
     values: list[str]  # the different ones
-    index: np.ndarray  # (N,) which of them a row has
+    index: np.ndarray  # type: ignore[assignment]  # (N,) which of them a row has; a tuple has an `index` too
 
     @staticmethod
     def of(texts: Sequence, index: np.ndarray | None = None) -> Column:

@@ -270,7 +270,7 @@ def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[s
         plain.seek(0)
     with tarfile.open(file, "r:", plain) as archive:
         while (member := archive.next()) is not None:
-            archive.members.clear()  # tarfile keeps every header, a gigabyte for a million members
+            archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header, a gigabyte for a million members
             if member.isreg() and not member.issparse():
                 members.append((member.name, member.offset_data, member.size))
             elif not member.isdir():

@@ -145,10 +145,10 @@ def _read_ids(path) -> set[str]:
     ids = set()
     for text in re.split(r"[\s,]+", " ".join(lines)):
         name = chain_id(text)
-        if text and name is None:
-            raise StructureError(path, "malformed list", f"{text[:50]!r} is no PDB id and chain")
-        if text:
+        if name:
             ids.add(name)
+        elif text:
+            raise StructureError(path, "malformed list", f"{text[:50]!r} is no PDB id and chain")
     if not ids:
         raise StructureError(path, "malformed list", "empty")
     return ids

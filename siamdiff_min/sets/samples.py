@@ -294,8 +294,7 @@ class InterfaceSamples(Samples):
 def _pair(sides: list[tuple[Protein, Tensor]], target: float, name: str, group: str) -> Sample:
     """A sample of two structures, each with its residues in focus."""
     proteins, focus = zip(*sides, strict=True)
-    target = torch.tensor([float(target)])
-    return Sample(Protein.pack(list(proteins)), torch.cat(focus), target, (name,), (group,))
+    return Sample(Protein.pack([*proteins]), torch.cat(focus), torch.tensor([float(target)]), (name,), (group,))
 
 
 def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, Tensor]:

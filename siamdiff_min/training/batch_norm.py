@@ -4,7 +4,6 @@ from argparse import Namespace
 from contextlib import closing
 
 from torch.optim.swa_utils import update_bn
-from torch.utils.data import Dataset
 
 from ..downstream.tasks import Task
 from .batches import epoch_batches
@@ -12,7 +11,7 @@ from .loader import load_batches
 from .ranks import Ranks
 
 
-def calibrate(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> None:
+def calibrate(config: Namespace, task: Task, dataset, ranks: Ranks) -> None:
     """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
 
     With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.

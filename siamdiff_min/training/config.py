@@ -105,7 +105,7 @@ OPTIONS = {  # group of --help -> its options, in order
     "data": [
         train("data", "folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)", **FREE),
         tune("data", "folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)", **FREE),
-        train("store", "where to build the store of --data (default: beside it)", **FREE),
+        both("store", "where to build the stores of --data (default: beside it)", **FREE),
         tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
         train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
@@ -165,7 +165,7 @@ def parse(argv: Sequence[str] | None, options: Mapping[str, Option], description
     plugins.add_argument("--plugin", nargs="+", default=[], action="extend")
     import_plugins(plugins.parse_known_args(argv)[0].plugin)
     parser = Parser(usage="%(prog)s [options]", description=description)
-    groups = {title: dict.fromkeys(name for _, name, _ in rows) for title, rows in OPTIONS.items()}
+    groups = {title: [*dict.fromkeys(name for _, name, _ in rows)] for title, rows in OPTIONS.items()}
     groups["of a plugin"] = [name for name in options if not any(name in names for names in groups.values())]
     for title, names in groups.items():
         group = parser.add_argument_group(title)

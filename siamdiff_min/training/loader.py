@@ -9,7 +9,7 @@ from multiprocessing import resource_tracker
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ..files import SiamDiffError
 from ..machine import START, begin_worker, cores, no_processes, warn_once
@@ -18,7 +18,7 @@ from .ranks import CAUGHT
 PATIENCE = 600  # seconds to wait for a batch: longer than any disk takes, so a process hangs
 
 
-def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
+def load_batches(dataset, keys: Iterable[list], config: Namespace, device: torch.device) -> Iterator[tuple]:
     """Yield (batch, names) for each list of keys, in order. Close it (`contextlib.closing`) to end its processes.
 
     `dataset[key]` is an item, and `dataset.collate(items)` gives (batch, names).
@@ -68,6 +68,6 @@ def load_batches(dataset: Dataset, keys: Iterable[list], config: Namespace, devi
         raise SiamDiffError(str(error).rstrip().rpartition(f"{type(error).__name__}: ")[2]) from error
     finally:
         if number:
-            batches._shutdown_workers()  # a traceback may keep them alive, and Python would wait for them at its end
-            for process in batches._workers:  # those that hang: torch sends them SIGTERM only, which is blocked
+            batches._shutdown_workers()  # type: ignore[attr-defined]  # a traceback may keep them alive, and Python would wait for them at its end
+            for process in batches._workers:  # type: ignore[attr-defined]  # those that hang: torch sends them SIGTERM only, which is blocked
                 process.kill()

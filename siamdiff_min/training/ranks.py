@@ -41,7 +41,7 @@ class Ranks:
         """The items of all processes, on all of them. Each waits for all, but not for its GPU."""
         if self.world == 1:
             return items
-        by_rank = [None] * self.world
+        by_rank: list = [None] * self.world
         dist.all_gather_object(by_rank, items)
         return [item for items_of_rank in by_rank for item in items_of_rank]
 
@@ -134,7 +134,8 @@ def launch(
             with impatient(rank, world):
                 store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
                 # torchrun may keep this store through its restarts, with the stale addresses of those before.
-                store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+                attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+                store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
                 dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
         except RuntimeError as error:
             raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error

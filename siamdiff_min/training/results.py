@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from ..downstream.tasks import Binary, Task
 from ..encoders import weights
@@ -66,9 +65,7 @@ class Result:
     made: Mapping  # see `run.provenance`
 
 
-def predict(
-    task: Task, dataset: Dataset, config: Namespace, ranks: Ranks, compute: Callable | None = None
-) -> Predictions:
+def predict(task: Task, dataset, config: Namespace, ranks: Ranks, compute: Callable | None = None) -> Predictions:
     """Predictions for all samples of `dataset`, or what `compute` makes of each sample; the same on all ranks."""
 
     def measure(b: int, sample, names: list[str]) -> tuple:
@@ -167,7 +164,7 @@ def result_of(
     groups = next(iter(tested.values())).groups
     of_seeds, baseline = metrics_of(task, tested, slice(None), groups, baseline_on)
     values = {name: [metrics[name] for metrics in of_seeds] for name in of_seeds[0]}
-    counts = {"samples": len(target), "structures": len(set(groups))}
+    counts: dict = {"samples": len(target), "structures": len(set(groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(np.nansum(target))
     if "accuracy" in values and target.ndim == 1:

@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from ..encoders.weights import CHECKPOINT, find_weights, load_weights, not_readable, read_weights
 from ..files import ConfigError, checksum, write_file, writing
-from ..machine import peak_memory, versions
+from ..machine import Bar, peak_memory, versions
 from . import checkpoint
 from .config import check_resumable, flag
 from .metrics_file import shown
@@ -54,6 +54,8 @@ class Run:
     another run, or if there is nothing to train on.
     """
 
+    bar: Bar  # of its steps, from `begin` on
+
     def __init__(
         self,
         config: Namespace,
@@ -79,7 +81,7 @@ class Run:
         self.unit = unit
         self.trained_on = {
             "samples": len(data.indices),
-            "fingerprint": data.dataset.checksum,
+            "fingerprint": data.dataset.checksum,  # type: ignore[attr-defined]
             "validation split or classes": bound_to,
             "code of --plugin": ", ".join(checksum(file) for file in plugin_files(config.plugin or [])),
         }
@@ -107,8 +109,8 @@ class Run:
 
         # How far it is.
         self.step = 0  # the number of steps that are done
-        self.stage = None  # of the current step, as is the epoch
-        self.epoch = None
+        self.stage = 0  # of the current step, as is the epoch; 0 before the first
+        self.epoch = 0
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
         self.measured: dict[str, float] = {}  # by the last validation

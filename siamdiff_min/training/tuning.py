@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from ..downstream.tasks import Task
 from ..encoders import weights
@@ -17,9 +17,7 @@ from .presets import OFFICIAL_PLATEAU
 from .ranks import Ranks
 
 
-def train(
-    config: Namespace, task: Task, datasets: Mapping[str, Dataset], classes: tuple[str, ...], ranks: Ranks
-) -> int:
+def train(config: Namespace, task: Task, datasets: Mapping, classes: tuple[str, ...], ranks: Ranks) -> int:
     """Minimise; OUT/best.pt is the epoch with the best validation metric. Returns the signal that ended it, or 0."""
     metric, mode = task.decides
     path = Path(config.out) / "best.pt"
@@ -60,12 +58,12 @@ def train(
     return stopped
 
 
-def whole(dataset: Dataset) -> Subset:
+def whole(dataset) -> Subset:
     """All samples of a data set."""
     return Subset(dataset, range(len(dataset)))
 
 
-def known_of(task: Task, datasets: Mapping[str, Dataset], learned: str) -> dict:
+def known_of(task: Task, datasets: Mapping, learned: str) -> dict:
     """What is known before anything is learned: the sizes of the splits, the baseline of the one to learn from."""
     sizes = {}
     for split, x in datasets.items():

@@ -216,9 +216,10 @@ HUGGING_FACE = {  # a layer there -> the same layer in fair-esm
 }
 
 
+@pytest.mark.parametrize("scale", ["weight", "gamma"])
 @pytest.mark.parametrize("prefix", ["", "esm.", "model.esm."])
-def test_files_of_hugging_face(tmp_path, prefix):
-    """Names of `EsmModel`, alone or under a head, with what it keeps beside its weights."""
+def test_files_of_hugging_face(tmp_path, prefix, scale):
+    """Names of `EsmModel`, alone or under a head, with what it keeps beside its weights; and its older names."""
     torch.manual_seed(0)
     source = ESM2(2, 24, 3)
     state = source.state_dict()
@@ -231,6 +232,11 @@ def test_files_of_hugging_face(tmp_path, prefix):
     relics = {"embeddings.position_ids": torch.zeros(1, 9), "embeddings.position_embeddings.weight": torch.ones(9, 24)}
     rotary = {f"{prefix}encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": torch.ones(4) for i in (0, 1)}
     heads = {f"{prefix}contact_head.regression.weight": torch.ones(1, 6), "lm_head.dense.weight": torch.ones(24, 24)}
+    heads |= {f"{prefix}pooler.dense.{x}": torch.ones(24, 24) for x in ("weight", "bias")}
+    if scale == "gamma":
+        older = {"weight": "gamma", "bias": "beta"}
+        theirs = {re.sub(r"(?<=LayerNorm\.)\w+$", lambda x: older[x[0]], name): x for name, x in theirs.items()}
+        theirs = {re.sub(r"(?<=norm_after\.)\w+$", lambda x: older[x[0]], name): x for name, x in theirs.items()}
     relics = {prefix + name: x for name, x in relics.items()}
     torch.save(theirs | relics | rotary | heads, tmp_path / "pytorch_model.bin")
     files = [tmp_path / "pytorch_model.bin"]

@@ -1,6 +1,7 @@
 """The published and the fast formulas: the environment chooses, nothing else; sums against double loops."""
 
 import importlib.util
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -133,9 +134,12 @@ def test_misspelt_names_and_other_precisions_are_sentences():
     with pytest.raises(ConfigError, match="there is no encoder 'gearNet'; there are gearnet, gvp, esm-gearnet"):
         ENCODERS["gearNet"]
     encoder, protein = ENCODERS["gearnet"]("residue", "tiny"), real_protein(dtype=torch.float32)
-    for wrong in (encoder.half(), encoder.double()):
-        with pytest.raises(ConfigError, match=r"weights of the encoder are torch.*the coordinates torch.float32: give"):
-            wrong(protein)
+    with pytest.raises(ConfigError, match=r"are torch.float64, the coordinates torch.float32: give"):
+        encoder.double()(protein)
+    for half in (torch.float16, torch.bfloat16):  # vectors of rounded coordinates are 9 % off
+        for pos in (protein.pos, protein.pos.to(half)):
+            with pytest.raises(ConfigError, match=r"moves atoms by up to .25 angstrom; keep both in float32"):
+                encoder.to(half)(replace(protein, pos=pos))
 
 
 # ---- under bf16 ------------------------------------------------------------------------------------------------------

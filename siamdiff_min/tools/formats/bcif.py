@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,7 @@ class _Decoded:
 
 def _decoded(data: bytes, encodings: list[dict]) -> np.ndarray:
     """The numbers of a column. The last of its encodings was applied last."""
-    values = data
+    values: Any = data
     for encoding in reversed(encodings):
         values = _DECODERS[encoding["kind"]](values, encoding)
     return values

@@ -44,7 +44,7 @@ def table_task(
     decides = metric or task.measures[0]
     task.measures = sorted(task.measures, key=lambda name: name != decides)  # it comes first
     if linear:
-        task.head = MLP(encoder.out_dim, task.head.layers[-1].out_features)
+        task.head = MLP(encoder.out_dim, task.num_outputs)
 
     # Enough to call this function again.
     task.options = {"kind": kind, "residues": residues, "each_chain": each_chain}
@@ -115,7 +115,7 @@ class TableClasses(Classes):
     def rarer(self, target: np.ndarray) -> int:
         """The rarest class in training, if that is known; else in this target."""
         baseline = self.known.get("answer") or {}
-        shares = baseline.get("mean") or np.bincount(target.astype(int), minlength=self.head.layers[-1].out_features)
+        shares = baseline.get("mean") or np.bincount(target.astype(int), minlength=self.num_outputs)
         return int(np.argmin(shares))
 
     def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
