@@ -106,7 +106,7 @@ def test_the_wheel_embeds_a_file_where_there_is_no_checkout(installed, tmp_path)
     assert weight_files.split() == sorted(path.name for path in weights.BUNDLED.glob("*"))
 
 
-# ---- the encoders that come with it -----------------------------------------------------------------------------------
+# ---- the encoders that come with it ----------------------------------------------------------------------------------
 
 
 NAMES = ("siamdiff-atom", "siamdiff-residue")
