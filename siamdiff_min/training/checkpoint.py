@@ -4,7 +4,7 @@ import inspect
 import re
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weight
 from ..files import CheckpointError, ConfigError, printable
 from ..pretraining import OBJECTIVES
 from ..pretraining.objective import Objective
-from .config import PRETRAIN, flag
+from .config import FINETUNE, PRETRAIN, fitting, flag, replace, settled
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 
@@ -55,6 +55,48 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
     if paths:
         raise CheckpointError(f"none of the {len(paths)} checkpoints in {folder} is whole; remove them to start anew")
     return None
+
+
+def check_resumable(config: Namespace, before: Mapping, path: Path, world: int = 1, compared: bool = False) -> None:
+    """Raise ConfigError, and name the options, if some differ from those of the checkpoint at `path` (`before`).
+
+    An option that it does not know counts as its default. A global batch may be cut into other parts, for `world`
+    processes, unless the proteins of a part are `compared` with each other.
+    """
+    # What the checkpoint does not know, it would have had by default.
+    subject, options = ("task", FINETUNE) if "task" in config else ("method", PRETRAIN)
+    unknown = {name: options[name].arguments["default"] for name in options if name not in before}
+    before = {**vars(settled(replace(config, **unknown), subject, {}, 1)), **before}
+
+    # What differs and may not.
+    now = {}
+    for name, value in vars(config).items():
+        free = name in options and options[name].free
+        if not free and before.get(name) != value:
+            now[name] = value
+    if not compared and "global_batch_size" not in now:
+        now.pop("batch_size", None)
+    *stage_1, last = before["epochs"]
+    longer = config.epochs[:-1] == stage_1 and config.epochs[-1] > last
+    if longer and config.lr_decay == "none":  # the run goes on from its end
+        now.pop("epochs")
+    if not now:
+        return
+
+    # How to go on all the same.
+    changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
+    help = [f"Choose another --out, or start from its weights with --init-from {path}"]
+    if "global_batch_size" in now:
+        together, size = before["global_batch_size"], before["batch_size"]
+        fits = fitting(together, world, size)
+        if fits == size or (fits and not compared):
+            line = f"{flag('global_batch_size', together)} {flag('batch_size', fits)}"
+            help.append(f"With {line} it goes on")
+        else:
+            help.append(f"It goes on with {together // size} processes, or a number that divides it")
+    if longer:
+        help.append("More epochs go on from the end only with --lr-decay none")
+    raise ConfigError(f"cannot resume {path} with other options: {changed}. {'. '.join(help)}")
 
 
 # ---- objectives ------------------------------------------------------------------------------------------------------

@@ -275,13 +275,18 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int | None)
     workers = min(4, max(1, cores() // world))  # four keep up with a GPU (docs/performance.md)
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
-        raise ConfigError(
-            f"--global-batch-size {config.global_batch_size} is not a multiple of {world} processes x "
-            f"--batch-size {config.batch_size} = {together}"
-        )
+        problem = f"{flag('global_batch_size', config.global_batch_size)} is not a multiple of {world} processes x "
+        size = fitting(config.global_batch_size, world, config.batch_size)
+        help = f"Take {flag('batch_size', size)}" if size else "Take a multiple, or other processes"
+        raise ConfigError(f"{problem}{flag('batch_size', config.batch_size)} = {together}. {help}")
     if config.resume not in ("auto", "never") and not os.path.isdir(config.out):
         find_weights(config.resume)
     return config
+
+
+def fitting(together: int, world: int, most: int) -> int:
+    """The largest batch size up to `most` of which `world` processes make a global batch of `together`; 0 without."""
+    return max((size for size in range(1, most + 1) if together % (world * size) == 0), default=0)
 
 
 def filled(config: Namespace, *sources: Mapping) -> Namespace:
@@ -376,21 +381,3 @@ def folder(config: Namespace, labels: str = "") -> str:
 def printed(config: Namespace) -> str:
     """The options, one per line."""
     return "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
-
-
-def check_resumable(config: Namespace, before: Mapping, path: Path) -> None:
-    """Raise ConfigError, and name the options, if some differ from the checkpoint's (`before`)."""
-    free = {name for name, option in (PRETRAIN | FINETUNE).items() if option.free}
-    now = {name: value for name, value in vars(config).items() if name not in free and before.get(name) != value}
-    *stage_1, last = before.get("epochs", [0])
-    longer = config.epochs[:-1] == stage_1 and config.epochs[-1] > last
-    if longer and config.lr_decay == "none":  # the run goes on from its end
-        now.pop("epochs")
-    if now:
-        changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
-        help = [f"Choose another --out, or start from its weights with --init-from {path}"]
-        if "global_batch_size" in now:
-            help.append(f"{flag('global_batch_size', before['global_batch_size'])} keeps it, with other processes too")
-        if longer:
-            help.append("More epochs go on from the end only with --lr-decay none")
-        raise ConfigError(f"cannot resume {path} with other options: {changed}. {'. '.join(help)}")

@@ -26,6 +26,7 @@ from ..statistics import Statistic
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # SLURM can send the last one before the time is over
 MINUTE = 60  # seconds until a process says that it waits for the others
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
+STARTED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many processes srun or mpirun has started
 Record = dict[str, Statistic]  # of one batch, by name
 
 
@@ -64,6 +65,8 @@ class Ranks:
     def alone_in(self, out: str):
         """Keep other runs from writing to the folder `out`. Raises SiamDiffError if one does."""
         busy = f"another run is writing to {out}: wait for its end, or choose another --out"
+        if self.world == 1 and any(int(os.environ.get(name) or 1) > 1 for name in STARTED):
+            busy += ". Processes of srun or mpirun know nothing of each other: for one run let them start torchrun"
         return nullcontext() if self.rank else lock(Path(out) / "lock", busy)
 
     def say(self, text: str) -> None:
@@ -75,6 +78,15 @@ class Ranks:
     def bar(self, items=None, **options) -> Bar:
         """A progress bar on rank 0."""
         return progress(items, disable=self.rank > 0, **options)
+
+
+def local_rank(rank: int, count: int) -> int:
+    """Which of the `count` GPUs that this process sees is its own.
+
+    torchrun says so. If RANK was set by hand, SLURM may, or the processes of a machine follow each other.
+    """
+    told = os.environ.get("LOCAL_RANK")
+    return int(told) if told else int(os.environ.get("SLURM_LOCALID") or rank) % count
 
 
 @contextmanager
@@ -104,7 +116,6 @@ def launch(
     # Which process this is, and what holds for all its computations.
     world = world_size()
     rank = int(os.environ["RANK"]) if world > 1 else 0
-    local = int(os.environ.get("LOCAL_RANK", 0)) if world > 1 else 0
     if threads:
         torch.set_num_threads(threads)
     if deterministic:
@@ -114,6 +125,7 @@ def launch(
     # Its device, and how the processes exchange tensors.
     if choose_device(device) == "cuda":
         count = torch.cuda.device_count()
+        local = local_rank(rank, count) if world > 1 else 0
         started = max(local + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # on this machine; all see the same
         if started > count:
             raise ConfigError(f"torchrun started more processes than there are GPUs here ({count})")

@@ -21,7 +21,7 @@ from ..encoders.weights import CHECKPOINT, find_weights, load_weights, not_reada
 from ..files import ConfigError, checksum, write_file, writing
 from ..machine import Bar, peak_memory, versions
 from . import checkpoint
-from .config import check_resumable, flag
+from .config import flag
 from .metrics_file import shown
 from .ranks import Ranks, Record, means
 
@@ -124,6 +124,7 @@ class Run:
             state = {
                 "config": vars(self.config),
                 "data": [*self.trained_on.values()],
+                "processes": self.ranks.world,
                 "step": self.step,
                 "epoch_loss": self.epoch_loss,
                 "seconds": self.seconds(),
@@ -154,7 +155,9 @@ class Run:
 
         # Whether it is of this run: the same options, data and code.
         path, state = saved
-        check_resumable(self.config, state["config"], path)
+        world = self.ranks.world
+        compared = getattr(self.objective, "compared", 1) > 1
+        checkpoint.check_resumable(self.config, state["config"], path, world, compared)
         before = dict(zip(self.trained_on, state["data"]))
         changed = [name for name, now in self.trained_on.items() if before[name] != now]
         if changed:
@@ -171,6 +174,11 @@ class Run:
         self.epoch_loss = state["epoch_loss"]
         self.before = state["seconds"]
         self.ranks.say(f"resumed from {path} at step {self.step}")
+        was = state.get("processes", world), state["config"]["batch_size"]
+        if was != (world, self.config.batch_size):
+            counts = "{} processes with parts of {}"
+            change = f"{counts.format(world, self.config.batch_size)}, before {counts.format(*was)}"
+            self.ranks.say(f"note        {change}: batch norm, rounding, noise of other parts differ")
 
     def seconds(self) -> list[float]:
         """Of the clock and of the CPU since the run began; the time between two processes does not count."""

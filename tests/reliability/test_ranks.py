@@ -6,16 +6,19 @@ for the data, and starts all of them again.
 
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
 import processes
 import pytest
 import torch
-from processes import PATIENCE, finish, start, torchrun
+from processes import PATIENCE, ROOT, finish, start, torchrun
 from standin import assert_equal_weights, lines
 
 from siamdiff_min.files import ConfigError, SiamDiffError
@@ -106,6 +109,20 @@ def test_ranks_share_the_work_of_one(tmp_path):
     assert lines(one)[0] == lines(two)[0]  # the first evaluation: identical
 
 
+def test_a_run_of_one_process_goes_on_with_two_as_its_error_says(tmp_path):
+    """One GPU, later two: the same global batch in smaller parts, every step once."""
+    begin = "--batch-size", "4", "--epochs", "1", "1"
+    log = tmp_path / "log"
+    assert finish(start(log, 1, "framed", tmp_path / "out", *begin, "--max-steps", "3")) == [0]
+    assert finish(start(log, 2, "framed", tmp_path / "out", *begin)) == [1, 1]
+    (advice,) = re.findall(r"With (.*) it goes on", log.read_text())
+    assert finish(start(log, 2, "framed", tmp_path / "out", *begin, *advice.split())) == [0, 0]
+    said = "2 processes with parts of 2, before 1 processes with parts of 4: batch norm, rounding, noise of other parts"
+    assert said in log.read_text()
+    steps = [line["step"] for line in lines(tmp_path / "out") if line["split"] == "train"]
+    assert steps == sorted(set(steps)) and steps[-1] == 20
+
+
 @pytest.mark.full
 def test_a_loss_left_out_does_not_stop_two_ranks(tmp_path):
     options = "--ablation", "no-sequence", "--max-steps", "3", "--batch-size", "2", "--global-batch-size", "8"
@@ -172,6 +189,37 @@ def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
             monkeypatch.setenv(name, value)
         with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"), ranks.launch("cuda"):
             pass
+
+
+@pytest.mark.parametrize(
+    "variables, gpu",
+    [
+        ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 1),  # torchrun knows
+        ({"SLURM_LOCALID": "1"}, 1),
+        ({"SLURM_LOCALID": "3"}, 1),  # each process may see its own GPUs alone
+        ({}, 0),  # the sixth of processes that follow each other
+    ],
+)
+def test_a_process_without_torchrun_has_a_gpu_of_its_own(variables, gpu, card, monkeypatch):
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.local_rank(6, 2) == gpu
+
+
+def test_a_second_process_of_srun_is_told_of_torchrun(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    place = str(tmp_path / "lock")
+    imports = "from pathlib import Path\nfrom siamdiff_min.files import lock\n"
+    code = f"{imports}with lock(Path({place!r})): print('held', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    ours = ranks.Ranks(torch.device("cpu"))
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes) as other:
+        other.stdout.readline()
+        with pytest.raises(SiamDiffError, match=r"is writing.* let them start torchrun"), ours.alone_in(str(tmp_path)):
+            pass
+        other.communicate(b"\n")
 
 
 @pytest.mark.parametrize(

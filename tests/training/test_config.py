@@ -15,12 +15,12 @@ from siamdiff_min.pretrain import build_objective
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.tools.table.options import table_options
 from siamdiff_min.training import config as options
+from siamdiff_min.training.checkpoint import check_resumable
 from siamdiff_min.training.config import (
     PREDICTED,
     PRETRAIN,
     SIZES,
     TABLE_5,
-    check_resumable,
     finetune_options,
     for_seed,
     option,
@@ -106,11 +106,53 @@ def test_runs_that_differ_in_labels_encoder_or_start_have_folders_of_their_own(t
 def test_changed_options_are_named():
     before = vars(pretrain("--seed 1"))
     check_resumable(pretrain("--seed 1 --out elsewhere --max-steps 3 --num-workers 2 --data moved"), before, "x")
-    with pytest.raises(ConfigError, match=r"--epochs was \[25, 25\], is \[3, 3\].*--batch-size was 32, is 2.*--seed"):
+    with pytest.raises(ConfigError, match=r"--epochs was \[25, 25\], is \[3, 3\].*--batch-size was 32, is 2.*--glob"):
         check_resumable(pretrain("--batch-size 2 --epochs 3"), before, "x")
-    with pytest.raises(ConfigError, match=r"--init-from x\. --global-batch-size 64 keeps it, with other processes too"):
-        check_resumable(pretrain(), vars(pretrain(world=2)), "x")
-    check_resumable(pretrain("--global-batch-size 64"), vars(pretrain(world=2)), "x")
+
+
+LINES = {"siamdiff": "--batch-size 4", "multiview": "--batch-size 4", "angle": ""}
+
+
+@pytest.mark.parametrize("before, now", [(1, 2), (2, 1), (2, 4), (4, 3), (4, 2), (1, 3)])
+@pytest.mark.parametrize("method", LINES)
+def test_a_run_goes_on_with_other_processes_as_the_error_says(before, now, method):
+    """The same global batch, in parts that fit; a contrast of the proteins of a part needs the same parts."""
+    line = f"--method {method} {LINES[method]}"
+    saved = vars(pretrain(line, before))
+    together = saved["global_batch_size"]
+    compared = method == "multiview"
+    with pytest.raises(ConfigError, match="cannot resume x with other options: --global-batch-size was") as error:
+        check_resumable(pretrain(line, now), saved, "x", now, compared)
+    advice = re.search(r"With (--global-batch-size \d+ --batch-size \d+) it goes on", str(error.value))
+    assert bool(advice) == (together % (now * saved["batch_size"] if compared else now) == 0)
+    if advice:
+        check_resumable(pretrain(f"--method {method} {advice[1]}", now), saved, "x", now, compared)
+        return
+    (processes,) = re.findall(r"It goes on with (\d+) processes", str(error.value))
+    check_resumable(pretrain(f"{line} --global-batch-size {together}", int(processes)), saved, "x")
+
+
+def test_a_batch_that_does_not_fit_names_one_that_does():
+    with pytest.raises(
+        ConfigError, match=r"2 is not a multiple of 2 processes x --batch-size 2 = 4\. Take --batch-size 1"
+    ):
+        pretrain("--batch-size 2 --global-batch-size 2", 2)
+    with pytest.raises(ConfigError, match="Take a multiple, or other processes"):
+        pretrain("--batch-size 2 --global-batch-size 4", 3)
+
+
+def test_an_option_that_a_checkpoint_does_not_know_counts_as_its_default(monkeypatch):
+    """Whether the table of options or a preset gives the default."""
+    before = vars(pretrain("--size tiny"))
+    del before["lr"]  # of the preset
+    monkeypatch.setitem(PRETRAIN, "betas", option("schedule of the noise", "sigmoid"))
+    check_resumable(pretrain("--size tiny"), before, "x")
+    for line, changed in (
+        ("--betas cosine", "--betas was 'sigmoid', is 'cosine'"),
+        ("--lr 0.5", "--lr was 0.002, is 0.5"),
+    ):
+        with pytest.raises(ConfigError, match=changed):
+            check_resumable(pretrain(f"--size tiny {line}"), before, "x")
 
 
 def test_more_epochs_of_the_last_stage_go_on_unless_the_learning_rate_has_come_to_its_end():
