@@ -76,8 +76,9 @@ def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples
         result = results.result_of(config, task, tested, epochs, made_with(config, ranks))
         ranks.say(write(path, result, task, tested))
     ranks.all_gather([])  # the others wait for it
-    new = [predict.apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
-    summary.say_what_follows(config, best, new, ranks)
+    for path in config.predict or ():
+        predict.apply(of_seed, path, task, data, ranks, Path(best))
+    summary.say_what_follows(config, best, ranks)
     return 0
 
 

@@ -4,10 +4,10 @@ from argparse import Namespace
 from collections.abc import Set
 from pathlib import Path
 
+from . import __version__
 from .downstream.tasks import Classes, Task
 from .encoders import weights
-from .files import first_three
-from .machine import identity
+from .files import checksum, first_three
 from .reading.sources import Origin, structure_files
 from .reading.store import ProteinStore, open_store
 from .sets.labelled_set import LabelledData, alpha_carbons_alone
@@ -69,5 +69,4 @@ def predicted_file(config: Namespace, source: str, samples: Samples) -> Path:
 
 def name_of_model(best: Path) -> str:
     """The file of a model, its checksum, and the version of the package that wrote it."""
-    name, digest, version = identity(str(best), best)
-    return f"{name} {digest[:12]} {version}"
+    return f"{best} {checksum(best)[:12]} {__version__}"

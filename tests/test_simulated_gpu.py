@@ -95,9 +95,12 @@ def test_deterministic_algorithms_need_no_quadratic_memory(method):
     objective = OBJECTIVES[method](ENCODERS["gearnet"]("atom", "tiny"), "atom")
     torch.use_deterministic_algorithms(True)
     try:
-        simulated.simulate(objective, batch())
+        with pytest.raises(AssertionError, match="quadratic memory"), simulated.Simulation():
+            simulated.Far(torch.ones(3)).cumsum(0)
+        found = simulated.simulate(objective, batch())
     finally:
         torch.use_deterministic_algorithms(False)
+    assert found.waits.total() > 0  # it went through, and the sum above did not
 
 
 def test_a_file_of_an_encoder_opens_without_a_gpu(tmp_path):

@@ -70,30 +70,25 @@ def build_esm_gearnet(
     return ESMGearNet(builder, GEARNET_DIMS[size]["residue"], ESM2(*shapes[size]), num_angle_bins)
 
 
-def remembering(name: str, build: Callable[..., Encoder]) -> Callable[..., Encoder]:
-    """`build`, whose encoders remember how they were built, so that their files can say so.
+class EncoderTable(dict[str, Callable[..., Encoder]]):
+    """Name -> function (level, size, preset) that builds an encoder, also if a plugin adds it.
 
-    Raises ConfigError if the graphs of an encoder are of another level than it is asked for.
+    An encoder remembers how it was built, so that its file can say so. Raises ConfigError if its graphs are of another
+    level than it is asked for.
     """
 
-    @wraps(build, updated=())  # `build` may be a class, whose attributes stay its own
-    def build_and_remember(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
-        encoder = build(level, size, preset)
-        own = encoder.builder.level
-        if level != own:
-            raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
-        encoder.identity = name, level, size, preset
-        encoder.as_built = encoder.layout()
-        return encoder
-
-    return build_and_remember
-
-
-class EncoderTable(dict[str, Callable[..., Encoder]]):
-    """Name -> function (level, size, preset) that builds an encoder, `remembering`, also if a plugin adds it."""
-
     def __setitem__(self, name: str, build: Callable[..., Encoder]) -> None:
-        super().__setitem__(name, remembering(name, build))
+        @wraps(build, updated=())  # `build` may be a class, whose attributes stay its own
+        def build_and_remember(level: str, size: str = "paper", preset: str = "paper") -> Encoder:
+            encoder = build(level, size, preset)
+            own = encoder.builder.level
+            if level != own:
+                raise ConfigError(f"the encoder {name} builds graphs of {own} level, but --level is {level}")
+            encoder.identity = name, level, size, preset
+            encoder.as_built = encoder.layout()
+            return encoder
+
+        super().__setitem__(name, build_and_remember)
 
     def __missing__(self, name: str) -> Callable[..., Encoder]:
         raise ConfigError(f"there is no encoder {name!r}; there are {', '.join(self)}")

@@ -56,13 +56,8 @@ def list_items(folder: Path, task: str) -> Listing:
     path = str(folder)
     written = _get(path, "serialization_format").decode("latin-1")
     if written != "json":
-        convert = "make_lmdb_dataset({}, FOLDER, serialization_format='json') of ATOM3D"
-        advice = f"{convert.format('LMDBDataset(PATH)')} converts it"
-        if written == "pkl":
-            by_hand = "unpickle its items yourself, pickle.loads(gzip.decompress(VALUE))"
-            advice = f"nothing is unpickled here, and LMDBDataset cannot read such items; {by_hand}, for "
-            advice += convert.format("ITEMS")
-        raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice}")
+        advice = "make_lmdb_dataset(LMDBDataset(PATH), FOLDER, serialization_format='json') of ATOM3D converts it"
+        raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice} (docs/data.md)")
     with structure_errors(path, "malformed set"):
         count = int(_get(path, "num_examples"))
         if (other := _task_of(path)) not in (task, None):

@@ -47,17 +47,19 @@ def summary(path: Path) -> str:
     The loss of the best constant prediction stands beside every loss.
     """
     # Of each measure, by stage and split: not every line has every measure.
-    values: dict[tuple, tuple[float, float, str]] = {}
+    values: dict = {}
     for line in map(json.loads, path.read_text().splitlines()):
         for name, end in in_order(line):
             key = line.get("stage", 1), line["split"], name
-            start = values[key][0] if key in values else end
+            start, *_ = values.get(key, [end])
             values[key] = start, end, of_baseline(name, line)
 
     rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10} (of a constant)"]
     for key in sorted(values, key=lambda key: key[:2]):
         stage, split, name = key
         start, end, baseline = values[key]
-        if not name.endswith("_per_second"):
-            rows.append(f"{stage:<5}  {split:5}  {name:24}  {start:>10.4g}  {end:>10.4g}{baseline}")
+        if name.endswith("_per_second"):
+            continue
+        numbers = f"{start:>10.4g}  {end:>10.4g}{baseline}"
+        rows.append(f"{stage:<5}  {split:5}  {name:24}  {numbers}")
     return "\n".join(rows)

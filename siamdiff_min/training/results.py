@@ -125,11 +125,9 @@ def write_predictions(
 
     cells = {"id": predictions.names, "group": predictions.groups}
     if not np.isnan(target).all():
-        titles = titles_of("target", target, columns)
-        cells |= {
-            title: [columns[int(value)] if exclusive else f"{value:.6g}" for value in values]
-            for title, values in zip(titles, target.T)
-        }
+        cells |= numbers("target", target, columns)
+        if exclusive:
+            cells["target"] = [columns[int(value)] for value in target[:, 0]]
     cells |= numbers("prediction", prediction, columns)
     if exclusive:
         cells["class"] = [columns[best] for best in prediction.argmax(1)]

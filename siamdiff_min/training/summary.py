@@ -45,14 +45,9 @@ def say_of_task(config: Namespace, task: Task, vectors: str, ranks: Ranks) -> No
 # ---- at its end ----------------------------------------------------------------------------------------------------
 
 
-def say_what_follows(config: Namespace, best: str, new: Sequence[Path], ranks: Ranks) -> None:
-    """Which pages and tables are older than the model now, and how to apply it."""
-    folder = Path(config.out)
-    before = {*folder.glob("report.html"), *folder.rglob("predicted-*.tsv")}
-    older = sorted(str(path) for path in before.difference(new))
-    if older and not config.eval_only:
-        ranks.say(f"warning     older than this model, make them anew: {', '.join(older)}")
-    if not new and config.task in FINETUNE["predict"].only:
+def say_what_follows(config: Namespace, best: str, ranks: Ranks) -> None:
+    """How to apply the model."""
+    if config.predict is None and config.task in FINETUNE["predict"].only:
         plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
         ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
 

@@ -104,10 +104,11 @@ def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], 
             kept |= in_file(config, datasets)
             results.write_model(for_seed(config, seed), head, data.classes, 0.0, {}, **kept)
     ranks.all_gather([])  # the others wait for it
-    new = [apply(of_seed, path, task, data, ranks, Path(best)) for path in config.predict or ()]
+    for path in config.predict or ():
+        apply(of_seed, path, task, data, ranks, Path(best))
     if config.features and config.predict is not None:
-        new.append(apply_to_vectors(config, task, data, ranks, Path(best)))
-    summary.say_what_follows(config, best, new, ranks)
+        apply_to_vectors(config, task, data, ranks, Path(best))
+    summary.say_what_follows(config, best, ranks)
     return 0
 
 
