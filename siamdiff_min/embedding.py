@@ -4,8 +4,8 @@
 is missing in a structure. The representations of a structure do not depend on the other structures of a call.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Embedding:
     plddt: float | None  # mean pLDDT of a predicted structure, None for others, nan if that cannot be told
     residue_plddt: np.ndarray  # (R,) that of every residue, nan if it has none
     incomplete: str = ""  # warning if much of the structure is missing; `siamdiff_min.Embedder` looks
+    dropped: Mapping[str, int] = field(default_factory=dict)  # what the reader left out or replaced, by reason
 
     def __repr__(self) -> str:
         return f"Embedding({self.id!r}, R={len(self.sequence)}, d={len(self.mean)})"

@@ -86,6 +86,8 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Subset, Subset] | tuple[
     measured = sorted(sorted(valid, key=lambda index: sequences[index])[:VALIDATED])
     only = f", {len(measured)} of them are measured" if len(measured) < len(valid) else ""
     ranks.say(f"data        {source}: {len(train)} proteins to train on, {len(valid)} held out{only}")
+    if config.level == "atom" and (lacking := store.lacking_backbone()):
+        ranks.say(f"warning     {lacking}, and this model reads all atoms")
     if not valid:
         ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
     last_window = CONVENTIONS[config.preset].last_window

@@ -6,6 +6,7 @@ so all files of one entry give the same `Protein`. Whatever the file holds, the 
 """
 
 import gzip
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from .columns import OTHER_BLOCKS, OTHER_MODELS, Atoms, Model
 from .pdb import pdb_models
 from .policy import assemble, told_apart
 from .structure import Structure
+
+_NO_BLOCK = re.compile(rb"(\s|#.*\n)*(loop_|_[a-z]\w*\.)", re.IGNORECASE)  # what a data block begins with
 
 
 def read_structure(source, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
@@ -64,6 +67,8 @@ def _models(source, path: str, data: str | bytes | None, most: int | None) -> li
         data = source.read() if data is None and hasattr(source, "read") else data
         content = _content(path, data)
         read = mmcif_models if is_mmcif(content) else pdb_models
+        if _NO_BLOCK.match(content):
+            raise StructureError(path, "mmCIF without its data_ line", "add one, such as data_1abc, as the first line")
         if is_binary_cif(content):
             read = part("binary_cif_models")
         return list(islice(read(path, content), most))

@@ -13,7 +13,7 @@ class AtomRow(NamedTuple):
 
     chain: str
     number: int
-    code: str
+    code: str  # insertion code; a blank, or empty, without one
     residue: str
     atom: str
     altloc: str
@@ -32,7 +32,7 @@ def columns_of(rows: Sequence[AtomRow]) -> Atoms:
     return Atoms(
         chain=Column.of(column.chain),
         number=np.array(column.number, np.int64),
-        code=Column.of(column.code),
+        code=Column.of([code or " " for code in column.code]),
         residue=Column.of(column.residue),
         atom=Column.of(column.atom),
         altloc=Column.of(column.altloc),

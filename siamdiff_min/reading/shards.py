@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ..files import StoreError, StructureError, UnwantedError
+from ..protein.constants import BACKBONE, MAX_MISSING
 from ..protein.protein import Protein
 from .structure import Structure
 
@@ -83,6 +84,11 @@ def map_tables(file: Path) -> tuple[Tensor, dict[str, np.ndarray]]:
     return whole, tables
 
 
+def describe(shard: dict) -> dict:
+    """What `meta.json` says of a shard."""
+    return {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
+
+
 def content_hash(shard: dict) -> str:
     """A hash of proteins, names and labels, whatever version of torch wrote them. Paths of failures are not in it."""
     labels = [{key: x.tolist() if torch.is_tensor(x) else x for key, x in of.items()} for of in shard["labels"]]
@@ -105,6 +111,17 @@ def sequence_hashes(shard: dict) -> list[str]:
         digest = hashlib.sha256(b"\xff".join(sorted(different)))
         hashes.append(digest.hexdigest()[:16])
     return hashes
+
+
+def missing_backbone(shard: dict) -> list[int]:
+    """How many backbone atoms each protein lacks of which over 1 % are missing. In 215 of 217 bundled ones none is."""
+    rows = shard["first_residue"].numpy().view("<i4")[:, 0]
+    first_atom = shard["residues"].numpy().view(RESIDUE)["first_atom"][rows, 0]
+    of_backbone = shard["atoms"].numpy().view(ATOM)["atom_name"][:, 0] < len(BACKBONE)
+    before = np.append(0, of_backbone.cumsum())
+    expected = len(BACKBONE) * np.diff(rows)
+    missing = expected - np.diff(before[first_atom])
+    return missing[missing > MAX_MISSING * expected].tolist()
 
 
 def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError], each_chain: bool = False) -> dict:

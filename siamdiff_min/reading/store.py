@@ -20,7 +20,6 @@ from copy import copy
 from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +29,9 @@ from ..machine import Bar, cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
-from .shards import content_hash, damaged, load_shard, map_tables, pack_shard, sequence_hashes, shard_file
+from .shards import content_hash, damaged, describe, load_shard, map_tables, missing_backbone, pack_shard, shard_file
 from .sources import ARCHIVES, ENDINGS, LOCK, LOOKUP, Listing, Origin, structure_files
+from .structure import counted, left_out
 
 FORMAT = "siamdiff_min store, version 11"
 SUFFIX, META, FAILURES = ".store", "meta.json", "failures.tsv"
@@ -172,18 +172,20 @@ class ProteinStore(torch.utils.data.Dataset):
 
     def report_counts(self) -> str:
         """A sentence that counts the files that the store was built from: seen = used + skipped + failed."""
-
-        def total(name: str) -> str:
-            counts = self.meta[name]
-            listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-            return f"{sum(counts.values())} ({listed})" if counts else "0"
-
-        files = f"seen {self.meta['seen']} = used {len(self)} + skipped {total('skipped')} + failed {total('failed')}"
+        skipped, failed = counted(self.meta["skipped"]), counted(self.meta["failed"])
+        files = f"seen {self.meta['seen']} = used {len(self)} + skipped {skipped} + failed {failed}"
         content = f"{self.meta['residues']} residues, {self.meta['atoms']} atoms"
-        sentence = f"{files}; {content}, left out or replaced {total('dropped')}"
+        sentence = f"{files}; {content}, {left_out(self.meta['dropped'])}"
+        if lacking := self.lacking_backbone():
+            sentence += f"; {lacking}"
         if self.meta["failed"]:
             sentence += f"; what failed: {self.path / FAILURES}"
         return sentence
+
+    def lacking_backbone(self) -> str:
+        """A sentence about structures in which over 1 % of the backbone atoms are missing; "" if there are none."""
+        number, atoms = self.meta.get("lacking_backbone", (0, 0))  # none in a store of an older version
+        return f"{number} structures lack {atoms} atoms of the backbone" if number else ""
 
     def verify(self) -> None:
         """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
@@ -251,16 +253,17 @@ def open_store(
         return ProteinStore(finished)
 
     # a store that is there is used, wherever it lies
-    homes = Homes(Path(store), None) if store else _homes(origin)
+    near_data, cache = (Path(store), None) if store else _homes(origin)
     name = origin.fingerprint(FORMAT)
-    for home in homes:
+    for home in (near_data, cache):
         if home and os.path.isfile(home / name / META):
             return ProteinStore(home / name)
     if not build:
         return None
 
     # build it: beside the data if that is wanted and can be done, else in the cache
-    home = homes.beside if store else _place(homes, origin, beside)
+    can_be = beside and near_data and not origin.in_cache and _can_be_made(near_data)
+    home = near_data if store or can_be else _made(cache, origin)
     folder = home / name
     with lock(folder.parent / LOCK):
         if not os.path.isfile(folder / META):  # another process may have built it in the meantime
@@ -268,49 +271,39 @@ def open_store(
     return ProteinStore(folder)
 
 
-class Homes(NamedTuple):
-    """The folders where a store of some data may lie. None: there is no such place."""
-
-    beside: Path | None  # the data
-    cache: Path | None
-
-
-def _homes(origin: Origin) -> Homes:
+def _homes(origin: Origin) -> tuple[Path | None, Path | None]:
+    """The folders where a store of some data may lie: beside them, and in the cache. None: there is no such place."""
     path = origin.path.resolve()
     cache = _cache()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
     in_cache = cache and cache / f"{path.name}-{digest}{SUFFIX}"
     alone = path.is_file() and not path.name.endswith(ARCHIVES) and not os.path.isfile(f"{path}{LOOKUP}")
-    return Homes(None if alone else path.with_name(path.name + SUFFIX), in_cache)
+    return None if alone else path.with_name(path.name + SUFFIX), in_cache
 
 
 def _cache() -> Path | None:
-    """The folder of the stores that do not lie beside their data; None if nothing tells where it should be."""
+    """The folder of stores that do not lie beside their data; None if nothing tells where."""
     if own := os.environ.get("SIAMDIFF_CACHE"):
         return Path(own)
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "siamdiff_min"
-    try:
-        return Path.home() / ".cache" / "siamdiff_min"
-    except RuntimeError:  # a user without a name, as in a container, and without HOME
-        return None
+    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return None if shared.startswith("~") else Path(shared) / "siamdiff_min"  # a user without a name, in a container
 
 
-def _place(homes: Homes, origin: Origin, beside: bool) -> Path:
-    """The folder to build in. Raises ConfigError, WriteError if that is the cache, and it is not to be had."""
-    if beside and homes.beside and not origin.in_cache:
-        nearest = homes.beside if homes.beside.exists() else homes.beside.parent
-        if os.access(nearest, os.W_OK):
-            return homes.beside
+def _can_be_made(folder: Path) -> bool:
+    return os.access(folder if folder.exists() else folder.parent, os.W_OK)
+
+
+def _made(cache: Path | None, origin: Origin) -> Path:
+    """The folder in the cache, made. Raises ConfigError, WriteError if it is not to be had."""
     advice = "give a folder for stores with --store, or set SIAMDIFF_CACHE"
-    if homes.cache is None:
+    if cache is None:
         raise ConfigError(f"no place for the store of {origin.path}: this user has no home folder (HOME); {advice}")
     try:
-        homes.cache.mkdir(parents=True, exist_ok=True)
-        (homes.cache / LOCK).touch()
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / LOCK).touch()
     except OSError as error:
-        raise WriteError(f"no store can be built in {homes.cache}: {error.strerror}; {advice}") from error
-    return homes.cache
+        raise WriteError(f"no store can be built in {cache}: {error.strerror}; {advice}") from error
+    return cache
 
 
 def finished_store(path: Path) -> Path | None:
@@ -356,18 +349,19 @@ def _finish(folder: Path, data: Path, listing: Listing, files: list[Path]) -> No
     # what the shards hold
     failures = []
     described = []
+    missing = []
     dropped = Counter()
     total = Counter()
     for file in files:
         shard = load_shard(file)
         failures += shard["failures"]
         dropped += shard["dropped"]
+        missing += missing_backbone(shard)
         total["proteins"] += len(shard["names"])
         total["bytes"] += file.stat().st_size
         total["residues"] += len(shard["residues"]) - 1
         total["atoms"] += len(shard["atoms"])
-        content = {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
-        described.append(content)
+        described.append(describe(shard))
 
     # what was not used
     failures += [("", "skipped", reason, file, "") for file, reason in listing.skipped]
@@ -383,7 +377,7 @@ def _finish(folder: Path, data: Path, listing: Listing, files: list[Path]) -> No
 
     # all of it in one file, whose presence says that the store is whole
     meta = {"format": FORMAT, **total, **counts, "dropped": dropped, "seen": total["proteins"] + len(failures)}
-    meta |= {"path": str(data.resolve()), "shards": described}
+    meta |= {"path": str(data.resolve()), "shards": described, "lacking_backbone": (len(missing), sum(missing))}
     write_file(folder / META, json.dumps(meta, indent=1).encode())
     print(f"{folder}: {ProteinStore(folder).report_counts()}", file=sys.stderr)
 

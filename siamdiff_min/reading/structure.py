@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -54,6 +55,17 @@ class Structure:
             found[name] = Structure(protein, (name,), dropped, plddt=plddt, residue_plddt=of_residues)
             dropped = Counter()
         return found
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """A total, and the count of each reason: `3 (waters 2, metals 1)`."""
+    listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+    return f"{sum(counts.values())} ({listed})" if listed else "0"
+
+
+def left_out(dropped: Mapping[str, int]) -> str:
+    """What was left out or replaced, in a line."""
+    return f"left out or replaced {counted(dropped)}"
 
 
 def join(structures: list[Structure], **labels) -> Structure:

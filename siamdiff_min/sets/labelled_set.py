@@ -68,8 +68,9 @@ def alpha_carbons_alone(store: ProteinStore) -> str:
         protein = store.read(index)
         if protein.num_atoms == protein.num_residues:
             found.append(name)
+    lacking = store.lacking_backbone()
     if not found:
-        return ""
+        return lacking and f"{lacking}, and this model reads all atoms"
     problem = f"{len(found)} of {len(store)} structures have alpha carbons alone ({first_three(found)})"
     return f"{problem}, and this model reads all atoms: its numbers mean nothing there. --level residue reads them"
 

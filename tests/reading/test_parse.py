@@ -18,6 +18,8 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, MODIFIE
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading import policy
 from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.policy import assemble
+from siamdiff_min.reading.rows import AtomRow, columns_of
 from siamdiff_min.reading.sources import bundle_path, find_structures
 
 
@@ -405,3 +407,17 @@ def test_what_was_read_wrongly_is_read_right(case):
         assert answer.removeprefix("error: ") in str(caught.value)
     else:
         assert described(read_structure("x", text)) == answer
+
+
+@pytest.mark.parametrize("head", ["", "\n", "# of a program\n\n"])
+def test_an_mmcif_without_its_data_line_is_named(head):
+    text = as_mmcif(residue("GLY", 1)).partition("\n")[2]
+    with pytest.raises(StructureError, match=r"^x: mmCIF without its data_ line \(add one"):
+        read_structure("x", head + text)
+
+
+@pytest.mark.parametrize("code", ["", " "])
+def test_a_format_may_leave_the_insertion_code_empty(code):
+    names = [(n, name) for n in (1, 2) for name in ("N", "CA", "C")]
+    rows = [AtomRow("A", n, code, "GLY", name, "", 1.0, (3.8 * n, len(name), 0), "C") for n, name in names]
+    assert assemble("x", columns_of(rows), {}).positions == [("A", 1, " "), ("A", 2, " ")]

@@ -15,7 +15,7 @@ from rows import as_mmcif, as_pdb, residue
 from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.constants import RESIDUE_INDEX
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
-from siamdiff_min.reading.endings import structure_called
+from siamdiff_min.reading.endings import ARCHIVES, ENDINGS, UNREAD, structure_called
 from siamdiff_min.reading.pool import read_all
 from siamdiff_min.reading.sources import LOCK, data_files, find_structures
 from siamdiff_min.reading.store import open_store
@@ -268,3 +268,11 @@ def test_formats_that_are_not_read_are_named(tmp_path):
         "g.pqr": "PQR is left out, convert it to PDB",
         "h.pdbqt": "PDBQT is left out, take the PDB file it was made from",
     }
+
+
+def test_every_ending_has_its_row_in_the_page():
+    """Add a new format to docs/data.md."""
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    known = {ending.removesuffix(".gz") for ending in (*ENDINGS, *UNREAD)} | {*ARCHIVES}
+    known = {f".{ending.rpartition('.')[2]}" if ending not in ARCHIVES else ending for ending in known}
+    assert [ending for ending in sorted(known) if f"`{ending}`" not in page] == []

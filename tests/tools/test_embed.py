@@ -535,9 +535,12 @@ def test_incomplete_structures_are_named(encoders, files, tmp_path, capsys):
     broken = stripped(files[0], tmp_path / "broken.pdb", lambda x: x[12:16].strip() != "CA" or x[22:27] != number)
     paths, out = [bare, trace, broken, files[0]], tmp_path / "e.npz"
     advice = "100% of the side-chain atoms are missing, so use --checkpoint siamdiff-residue"
-    for level, found in (("atom", {"bare": advice, "trace": advice}), ("residue", {})):
+    size = siamdiff_min.read_structure(trace).protein.num_residues
+    lacking = f"{advice}; {3 * size} of {4 * size} backbone atoms are missing (N {size}, C {size}, O {size})"
+    for level, found in (("atom", {"bare": advice, "trace": lacking}), ("residue", {})):
         assert embed_here(*paths, "--checkpoint", encoders[level], "--out", out) == 0
-        said = capsys.readouterr().err
+        printed, said = capsys.readouterr()
+        assert "left out or replaced 1 (residues without CA 1)" in printed.splitlines()
         left_out = r"warning: broken: left out: residues without CA 1"
         expected = sorted([left_out, *(f"warning: {name}: {reason}" for name, reason in found.items())])
         assert sorted(line for line in said.splitlines() if line.startswith("warning")) == expected

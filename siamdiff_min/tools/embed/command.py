@@ -27,7 +27,7 @@ from ...files import SiamDiffError, StructureError, UnwantedError, checksum, imp
 from ...machine import choose_device, cores, identity, keep_few_plans, keep_freed_memory, progress
 from ...reading.pool import is_in_part, read_all, read_source
 from ...reading.sources import Source, structure_files
-from ...reading.structure import Structure
+from ...reading.structure import Structure, left_out
 from .embedder import Embedder, count_reasons, nothing_in
 from .vector_files import Kept, check_out, write_table
 
@@ -177,6 +177,7 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
     say(said, failures, skipped, given)
     seen = len(embedded) + len(skipped) + len(failures)
     print(f"seen {seen} = embedded {len(embedded)} + skipped {len(skipped)} + failed {len(failures)}")
+    print(printable(left_out(kept.dropped)))
     if not embedded:
         raise SiamDiffError("no structure could be read")
     print(printable(f"{args.out}: {', '.join(args.include)}, {embedder.encoder.out_dim} numbers each"))

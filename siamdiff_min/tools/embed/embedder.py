@@ -19,6 +19,7 @@ from ...files import ConfigError, StructureError, first_three
 from ...machine import no_memory_left
 from ...protein.check import check_protein
 from ...protein.constants import ATOM_NAMES, BACKBONE, RESIDUE_ATOMS, RESIDUES
+from ...protein.constants import MAX_MISSING as MAX_MISSING_BACKBONE
 from ...protein.protein import Protein
 from ...reading.parse import name_of, read_structure
 from ...reading.residues import MAX_CA_STEP
@@ -121,7 +122,8 @@ class Embedder:
                 continue
             for i, embedding in zip(batch, embedded):
                 name, structure = structures[i]
-                found[i] = replace(embedding, incomplete=incomplete(structure, at_atoms))
+                about = {"incomplete": incomplete(structure, at_atoms), "dropped": structure.dropped}
+                found[i] = replace(embedding, **about)
                 if not np.isfinite(embedding.mean).all():
                     found[i] = StructureError(name, "no finite representation", "numbers overflow in this encoder")
         return found
@@ -188,6 +190,11 @@ def incomplete(structure: Structure, atoms: bool) -> str:
     missing = 1 - int(side_chain.sum()) / max(expected, 1)
     if atoms and expected and missing > MAX_MISSING:
         warning.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
+    without = protein.num_residues - torch.bincount(protein.atom_name, minlength=len(BACKBONE))[: len(BACKBONE)]
+    lacking = int(without.sum())
+    if atoms and lacking > MAX_MISSING_BACKBONE * len(BACKBONE) * protein.num_residues:
+        names = ", ".join(f"{name} {count}" for name, count in zip(BACKBONE, without.tolist()) if count)
+        warning.append(f"{lacking} of {len(BACKBONE) * protein.num_residues} backbone atoms are missing ({names})")
     lost = ("residues", "amino acids")  # not waters, ligands, hydrogens, alternatives
     left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith(lost)}
     if left_out:

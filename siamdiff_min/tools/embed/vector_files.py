@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,7 @@ class Kept:
     def __init__(self, out: Path):
         self.path = out.with_name(f"{out.name}.siamdiff-part")
         self.done = 0  # structures
+        self.dropped: Counter = Counter()  # what the reader left out of them, see `read`
 
     @contextlib.contextmanager
     def open(self, command: str) -> Iterator[None]:
@@ -103,7 +104,8 @@ class Kept:
                 line.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
                 continue
             untold = e.plddt is not None and math.isnan(e.plddt)
-            row = {"id": [e.id], "incomplete": [e.incomplete], "untold": [untold and not line]}  # once for a file
+            row = {"id": [e.id], "incomplete": [e.incomplete], "dropped": e.dropped}
+            row["untold"] = [untold and not line]  # once for a file
             row |= {"residues": [len(e.sequence)], "chains": [len(set(e.chain))]}
             if {"per_residue", "per_atom"} & {*include}:
                 row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
@@ -135,6 +137,7 @@ class Kept:
                 if "error" in row:
                     errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
                     continue
+                self.dropped.update(row.pop("dropped"))
                 for name, values in row.items():
                     if name in vectors:
                         vectors[name].write(base64.b64decode(values))

@@ -18,6 +18,7 @@ from ...files import printable, replacing, write_file, write_rows
 from ...machine import identity
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
+from ...reading.structure import left_out
 from ..report import command as report
 from ..report import picture
 from ..report.captions import text
@@ -36,6 +37,7 @@ def run(args: Namespace) -> int:
     names, columns = measurements(args)
     structure = read_structure(args.structure)
     chains = structure.chain_names
+    print(printable(f"{args.structure}: {left_out(structure.dropped)}"))
     if args.chain is None and len(chains) > 1:
         copies = [*Positions.of(structure, None).copy_of]
         print(f"chain {', '.join(copies)} of {', '.join(chains)}: --chain chooses others")
