@@ -2,7 +2,7 @@
 # 3Dmol.js reads no insertion codes of mmCIF: residues 184 and 184A are both residue 184, so a selection, a label or a
 # colour by number hits both. In PDB it reads them.
 #
-# 3dmol 2.5.5 (npm, in node, with stand-ins for a browser's objects), 2026-11-28. Seen: `icode` is undefined in mmCIF.
+# 3dmol==2.5.5 (npm, in node, with stand-ins for a browser's objects), 2026-11-28. Seen: `icode` is undefined in mmCIF.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

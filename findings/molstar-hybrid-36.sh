@@ -2,7 +2,7 @@
 # Mol* reads the hybrid-36 numbers with which programs go on after residue 9999 of a PDB file (A000 is 10000, A001 is
 # 10001) as 0, so that all of these residues have one number, and stand before residue 9999. Nothing is said.
 #
-# molstar 5.11.0 (npm, in node), 2026-11-28. Seen: residues 9999, A000, A001 are read as 0, 0, 9999.
+# molstar==5.11.0 (npm, in node), 2026-11-28. Seen: residues 9999, A000, A001 are read as 0, 0, 9999.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
