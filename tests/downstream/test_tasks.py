@@ -1,4 +1,4 @@
-"""Every task learns four samples by heart, reads what it should, is scored the same on any number of ranks."""
+"""Every task learns four samples by heart, and reads what it should."""
 
 from dataclasses import replace
 
@@ -16,11 +16,9 @@ from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.sets.sets import SETS
-from siamdiff_min.training import evaluation, ranks, results
-from siamdiff_min.training.config import TABLE_5, TABLE_6, finetune_options
+from siamdiff_min.training.config import TABLE_5, TABLE_6
 
 CASES = [(task, level) for task, levels in TABLE_6.items() for level in levels]
-ALONE = ranks.Ranks(torch.device("cpu"))
 
 
 def make(task: str, level: str):
@@ -143,26 +141,6 @@ def test_mutations_of_one_complex_are_drawn_together(tmp_path):
     data.store.names = ["2VLO_A_B_AB95K", "2VLO_A_B_AB95K,CB96A#3", "1QA9_D134A", "17"]
     assert [data[0, i].groups for i in range(4)] == [("2VLO_A_B",), ("2VLO_A_B",), ("1QA9",), ("17",)]
     assert data[0, 1].names == ("2VLO_A_B_AB95K,CB96A#3",)
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("task, num", [("psr", 7), ("psr", 9), ("res", 8)])
-def test_metrics_do_not_depend_on_the_number_of_ranks(task, num, tmp_path, monkeypatch):
-    """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
-    data, model = dataset(task, tmp_path, num), make(task, "atom")
-    config = finetune_options(["--task", task, "--batch-size", "4", "--num-workers", "0"])
-    alone = results.predict(model, data, config, ALONE)
-    assert len(set(alone.names)) == num == len(alone.prediction)
-    monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
-    for world in (2, 3):
-        parts = []
-        monkeypatch.setattr(ranks.Ranks, "all_gather", lambda self, items, parts=parts: parts.extend(items) or parts)
-        for rank in range(world):
-            together = results.predict(model, data, config, replace(ALONE, rank=rank, world=world))
-        assert together.names == alone.names and np.array_equal(together.prediction, alone.prediction)
-        assert np.array_equal(together.target, alone.target) and together.groups == alone.groups
-        a, b = (model.metrics(x.prediction, x.target, x.groups) for x in (alone, together))
-        assert a == b and all(np.isfinite(list(a.values())))
 
 
 def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_classes():

@@ -3,7 +3,6 @@
 import json
 import pickle
 import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -12,7 +11,7 @@ import torch
 from conftest import real_protein
 
 from benchmarks import make_sets
-from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, C, N, O
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 from siamdiff_min.reading.bundled import bundle_index
@@ -98,36 +97,6 @@ def test_pip_contacts_by_brute_force():
         for j in range(first, protein.num_residues, 3):
             b = protein.pos[protein.atom_residue == j]
             assert ((i, j) in pairs) == bool((length(a[:, None] - b) < 6).any())
-
-
-def test_msp_rule_by_brute_force():
-    listed = entries("msp")
-    assert len(listed) == len({e.name for e in listed}) and {native_of(e) for e in listed}
-    labels = Counter()
-    for entry in listed[:4]:
-        structure = entry.read()
-        values, _ = note_of(structure)
-        first, (residue, mutated) = values["first"], [rows[0] for rows in values["mutated"]]
-        wild, mutant = structure.protein.crop(0, first), structure.protein.crop(first, first)
-        assert mutated == first + residue
-        letters = [ONE_LETTER[p.residue_type[residue]] for p in (wild, mutant)]
-        assert entry.name.split("_")[-1] == f"{letters[0]}{residue}A" and letters[0] not in "GA" and letters[1] == "A"
-        keep = [p.atom_residue != residue for p in (wild, mutant)]
-        assert torch.equal(wild.pos[keep[0]], mutant.pos[keep[1]])  # nothing else has moved
-        assert torch.equal(wild.residue_type.index_fill(0, torch.tensor([residue]), 0),
-                           mutant.residue_type.index_fill(0, torch.tensor([residue]), 0))  # fmt: skip
-        assert int((~keep[1]).sum()) == len(RESIDUE_ATOMS["ALA"])
-        (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
-        one, _ = make_sets.sides(replace(entry, label=None).read(), row["partners"])
-        other = (torch.arange(first) >= one.protein.num_residues) == (residue < one.protein.num_residues)
-        across = wild.pos[other[wild.atom_residue]]
-        lost = 0
-        for atom in (~keep[0]).nonzero().flatten().tolist():
-            if wild.atom_name[atom] > O and wild.atom_name[atom] != ATOM_INDEX["CB"]:
-                lost += int((length(across - wild.pos[atom]) < make_sets.CONTACT).sum())
-        assert lost >= make_sets.MANY if values["label"] == 0 else lost == 0
-        labels[values["label"]] += 1
-    assert labels == {0: 2, 1: 2}
 
 
 def test_the_file_of_ec_is_that_which_the_script_writes():

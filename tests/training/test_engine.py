@@ -175,22 +175,6 @@ def test_the_losses_of_every_held_out_protein_are_written_down(tmp_path):
             assert values[title] == pytest.approx(mean, rel=1e-6), title
 
 
-def test_the_constant_of_all_is_measured_on_every_part():
-    """`share` of the parts, weighed by their sizes, is `value` of all."""
-    x = torch.tensor([1.0, 2.0, 7.0, 4.0, 4.0])
-    parts = [Variance.of(x[:2]).sums.tolist(), Variance.of(x[2:]).sums.tolist()]
-    total = Variance.of(x).sums.tolist()
-    of_parts = [Variance.share(part, total) for part in parts]
-    assert 2 / 5 * of_parts[0] + 3 / 5 * of_parts[1] == pytest.approx(Variance.value(total))
-    assert of_parts[0] == pytest.approx(((x[:2] - x.mean()) ** 2).mean().item())
-    classes = torch.tensor([0, 0, 1, 2, 2])
-    parts = [Entropy.of(classes[:2], 3).sums.tolist(), Entropy.of(classes[2:], 3).sums.tolist()]
-    total = Entropy.of(classes, 3).sums.tolist()
-    of_parts = [Entropy.share(part, total) for part in parts]
-    assert 2 / 5 * of_parts[0] + 3 / 5 * of_parts[1] == pytest.approx(Entropy.value(total))
-    assert of_parts[0] == pytest.approx(-math.log(2 / 5))
-
-
 @pytest.mark.parametrize("values", [torch.tensor([True, False, True, True]), torch.full((1001,), 0.75).bfloat16()])
 def test_logs_of_any_type_are_exact_means_and_plain_numbers_are_refused(values):
     assert ranks.means([{"share": Mean.of(values)}] * 3, ALONE) == {"share": 0.75}
