@@ -41,7 +41,7 @@ def structure_called(written: str, there: Collection[str]) -> str:
     A name that is there counts as it is, so that of `p.pdb` and `p.cif`, which are the structures `p` and `p.cif`, each
     file name means its own.
     """
-    return written if written in there else without_ending(written)
+    return next((name for name in (written, f"{written}.gz") if name in there), without_ending(written))
 
 
 def why_skipped(inside: str) -> str:

@@ -135,6 +135,23 @@ def test_what_a_user_is_told(tmp_path):
         read(tmp_path, "name,x,y\na,u,1\nb,v,2", value_column=["x", "y"], kind="classes")
 
 
+def test_all_faults_are_named_at_once_the_first_three_of_each_kind(tmp_path):
+    rows = [f"p{i},x{i},train" for i in range(5)] + [",1,train", "a,1,training", "b,1", "c,2,test", "c,2,train"]
+    with pytest.raises(StructureError) as found:
+        read(tmp_path, "\n".join(["name,value,split", *rows]), kind="regression")
+    said = str(found.value)
+    for fault in ("row 2: 'x0'", "row 3: 'x1'", "row 4: 'x2'", "and 2 more", "row 7 is without a name"):
+        assert fault in said
+    assert "'x3'" not in said and "row 9 has 2 columns of 3" in said and "row 8 is of no split" in said
+    assert "row 11 is of c, like row 10, but says otherwise" in said
+
+
+def test_names_that_look_like_one_number_are_pointed_out(tmp_path):
+    table = read(tmp_path, "name,value\na,1.1\nb,1.10\nc,1.2\n")
+    assert "1.1 and 1.10 are one number: --kind classes if they are names" in table.notes
+    assert not read(tmp_path, "name,value\na,1\nb,1.0\nc,1.2\n").notes
+
+
 def test_columns_of_residues(tmp_path):
     row = read(tmp_path, "name\tchain\tnumber\tresidue\tvalue\tsplit\na\tA\t52A\tmse\t1\tval\nb\tA\t-1\tW\t2\t\n").rows
     assert row[0] == labels.Row(2, "a", "A", "52A", "M", "valid", 1.0) and row[1].residue == "W" and row[1].split == ""

@@ -131,7 +131,8 @@ def test_a_finished_store_takes_the_place_of_its_structures(folder):
 
 
 MADE_OF_NAMES = {"2026-03-01 00:00:00": "date", "2-Mar": "date", "mar-02": "date", "01.03.2026": "date"}
-MADE_OF_NAMES |= {"1.00E+10": "number"}
+MADE_OF_NAMES |= {"1.00E+10": "number", "1. Mrz": "date", "02. Sep": "date", "Mrz 26": "date", "1-févr.": "date"}
+MADE_OF_NAMES |= {"02-ago": "date", "1.maj": "date", "1 янв": "date", "3月1日": "date"}
 
 
 @pytest.mark.parametrize("name, kind", MADE_OF_NAMES.items())
@@ -140,7 +141,7 @@ def test_a_name_that_a_spreadsheet_changed_is_said_to_be_so(folder, name, kind):
     with pytest.raises(StructureError, match=likely):
         table_set(write(folder, *((of, 1) for of in [*NAMES, name])), folder)
     with pytest.raises(StructureError) as found:
-        table_set(write(folder, *((name, 1) for name in [*NAMES, "p-2026"])), folder)
+        table_set(write(folder, *((name, 1) for name in [*NAMES, "p-2026", "abc-12", "1-mark2"])), folder)
     assert "that a spreadsheet made" not in str(found.value)
 
 
@@ -151,6 +152,38 @@ def test_structures_that_cannot_be_read_are_counted(folder):
     finished = table_set(folder / "labels.tsv", store.path, needed=["train"]).open("train", workers=1)
     assert store.names == finished.names == NAMES[1:]
     assert store.not_found == finished.not_found == "1 structures (p0)"
+
+
+def test_all_faults_of_names_are_named_at_once(folder):
+    lines = [("p0", 1, "train"), ("p0.pdb", 2, "train"), ("q", 3, "train"), ("2-Mar", 4, "train")]
+    with pytest.raises(StructureError) as found:
+        table_set(write(folder, *lines), folder / "data")
+    said = str(found.value)
+    for fault in (
+        "row 3 is of p0, like row 2",
+        "(2 of 3: 2-Mar, q;",
+        "looks like a date",
+        "leave none for test and valid",
+    ):
+        assert fault in said
+
+
+def test_of_two_files_of_one_stem_each_name_means_its_own(folder):
+    """p0.pdb and p0.cif are the structures p0 and p0.cif; a packed file is meant without its .gz too."""
+    data = folder / "data"
+    for name, packed in (("p0.cif", False), ("p1.cif", True)):
+        write_pdb(folder / "one.pdb", PROTEIN.crop(30, 12))
+        written = MMCIFIO()
+        written.set_structure(PDBParser(QUIET=True).get_structure("p", folder / "one.pdb"))
+        written.save(str(folder / name))
+        text = (folder / name).read_bytes()
+        (data / f"{name}.gz" if packed else data / name).write_bytes(gzip.compress(text) if packed else text)
+    lines = [("p0.pdb", 1, "train"), ("p0.cif", 2, "train"), ("p1", 3, "train"), ("p1.cif", 4, "train")]
+    store = opened(folder, *lines)
+    values = {name: store.labels(i)["values"] for i, name in enumerate(store.names)}
+    assert values == {"p0": [1], "p0.cif": [2], "p1": [3], "p1.cif.gz": [4]}
+    alone = opened(folder, ("p0.cif", 2, "train"), ("p2", 1, "train"))
+    assert sorted(alone.names) == ["p0.cif", "p2"]
 
 
 def test_splits_by_column(folder):
@@ -498,6 +531,91 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     cli.run("finetune", [*data, "--labels", "families.csv", "--features", "vectors.npz", "--out", "families"])
     said = capsys.readouterr().out
     assert "3 folds of 4 different structures" in said and "12 samples of 4 families (relatives count once)" in said
+
+
+def vectors_run(folder, lines, vectors, *more) -> Path:
+    """A run over given vectors of the structures of a lab; its table has these lines."""
+    (folder / "own.csv").write_text("\n".join(lines))
+    np.savez(folder / "vectors.npz", id=[f"p{i}" for i in range(len(vectors))], mean=vectors)
+    out = folder / "out"
+    data = ["--labels", "own.csv", "--data", "files", "--freeze", "--features", "vectors.npz", "--out", str(out)]
+    assert cli.run("finetune", ["--task", "table", *data, *QUICK, *more]) == 0
+    return out
+
+
+def test_relatives_stay_together_and_their_scores_stand_beside(tmp_path, monkeypatch, capsys):
+    """Twelve families of three relatives, found by their sequences: a value of each family, vectors that know it."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    (tmp_path / "files").mkdir()
+    whole = bundled("1A19_A").protein
+    family = np.arange(36) // 3
+    ancestors = random.integers(20, size=(12, whole.num_residues))
+    for i in range(36):
+        changed = random.random(whole.num_residues) < 0.35
+        types = np.where(changed, random.integers(20, size=whole.num_residues), ancestors[family[i]])
+        write_pdb(f"files/p{i}.pdb", replace(whole.alpha_carbons(), residue_type=torch.from_numpy(types)))
+    value = random.normal(size=12)[family]
+    vectors = random.normal(size=(12, 40))[family] + 0.1 * random.normal(size=(36, 40))
+    lines = ["name,value", *(f"p{i},{x}" for i, x in enumerate(value))]
+    out = vectors_run(tmp_path, lines, vectors, "--folds", "6")
+    results = json.loads((out / "results.json").read_text())
+    assert results["counts"]["families"] == 12 and results["with_relatives"]["sequences"] == 36
+    assert results["with_relatives"]["mean"]["spearman"] > 0.9 > 0.6 > results["mean"]["spearman"]
+    assert results["decision"]["baseline"] == "untold" and results["with_relatives"]["interval"]["rmse"]
+    said = capsys.readouterr().out
+    assert "36 structures are of 12 families by their sequences" in said and "with relatives" in said
+
+    # Three families: too few for a verdict, and for four folds. Two cannot be scored apart.
+    vectors_run(tmp_path, lines[:10], vectors[:9], "--folds", "4", "--out", "few")
+    results = json.loads((tmp_path / "few" / "results.json").read_text())
+    assert results["decision"]["few"] == {"count": 3, "of": "families", "needed": 8}
+    assert "3 families are too few for 4 folds that keep relatives together: 3 folds" in capsys.readouterr().out
+    vectors_run(tmp_path, lines[:7], vectors[:6], "--folds", "3", "--out", "two")
+    assert "relatives are in other folds, and nothing is said of new families" in capsys.readouterr().out
+
+
+def test_what_cannot_be_folded_is_named_before_anything_is_embedded(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+    Path("two.csv").write_text("\n".join(["name,value,family", *(f"p{i},{i},{'ab'[i % 2]}" for i in range(12))]))
+    frozen = [
+        "--task",
+        "table",
+        "--data",
+        "files",
+        "--freeze",
+        "--init-from",
+        "siamdiff-residue",
+        *QUICK,
+        "--out",
+        "no",
+    ]
+    with pytest.raises(ConfigError, match="there are 2 different structures .*one of 2 folds leaves 1 of them"):
+        cli.run("finetune", [*frozen, "--labels", "two.csv", "--folds", "2"])
+    Path("kd.csv").write_text("\n".join(["name,kd,tm", *(f"p{i},{i},{i if i < 2 else ''}" for i in range(12))]))
+    with pytest.raises(ConfigError, match="tm was measured for 2 different structures"):
+        cli.run("finetune", [*frozen, "--labels", "kd.csv", "--value-column", "kd", "tm", "--folds", "5"])
+    assert not Path("no/seed-0/best.pt").exists() and "head " not in capsys.readouterr().out
+
+
+def test_a_table_may_lack_classes_of_a_model(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+    vectors = np.random.default_rng(0).normal(size=(12, 5))
+    classes = [f"p{i},{'abc'[i % 3]}" for i in range(12)]
+    vectors_run(lab, ["name,value", *classes], vectors, "--folds", "3")
+    model = ["--eval-only", "out/seed-0/best.pt", "--features", "vectors.npz", "--data", "files", *QUICK]
+    for lines, said in (
+        (classes[::3], "2 of 3 classes of the model do not occur here: b, c"),
+        (classes[:2], "here: c"),
+    ):
+        Path("fewer.csv").write_text("\n".join(["name,value", *lines]))
+        assert cli.run("finetune", [*model, "--labels", "fewer.csv"]) == 0
+        assert said in capsys.readouterr().out
+    Path("fewer.csv").write_text("name,value\np0,a\np1,d")
+    with pytest.raises(
+        ConfigError, match=r"was trained on other labels than those of fewer\.csv; of one alone: "
+    ):
+        cli.run("finetune", [*model, "--labels", "fewer.csv"])
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------

@@ -129,6 +129,22 @@ def test_copies_are_drawn_and_permuted_together(tmp_path):
     assert few["no_interval"] == "of 6 families, too few to draw again: it takes 8" and not few["verdict"]
 
 
+@pytest.mark.parametrize("right", [0, 10])
+def test_an_interval_of_all_wrong_or_all_right_is_exact(tmp_path, right):
+    """Clopper and Pearson: 0 of 10 is 0 to .31."""
+    task = table_task(ENCODER, 2, kind="classes", metric="accuracy")
+    task.known = {"answer": task.baseline(np.repeat([0, 1], 5))}
+    names = [str(i) for i in range(10)]
+    target = np.repeat([0, 1], 5)
+    prediction = np.eye(2)[target if right else 1 - target]
+    found = written(tmp_path, task, TablePredictions(names, names, target, prediction, names))
+    low, high = found["interval"]["accuracy"]
+    assert (low, high) == pytest.approx((0.6915, 1) if right else (0, 0.3085), abs=1e-4)
+    eight = np.arange(8.0)
+    perfect = table_of(tmp_path, eight, eight + 1)["interval"]
+    assert perfect["spearman"] == pytest.approx([2 * 0.025 ** (1 / 8) - 1, 1]) and perfect["rmse"] == [1, 1]
+
+
 def test_rare_classes_are_counted_in_each_property(tmp_path):
     """Many in one, three in the other; gaps are no "no"."""
     target = np.tile([[1.0, 0.0], [0.0, 0.0]], (15, 1))

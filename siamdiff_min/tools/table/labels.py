@@ -19,11 +19,25 @@ import numpy as np
 
 from ...files import StructureError, read_rows, structure_errors
 from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
+from .faults import Faults
 from .values import kind_of, odd_values, read_classes, read_numbers, squeezed
 
 SPLIT_OF = {"": "", "train": "train", "valid": "valid", "val": "valid", "test": "test"}
-# What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02; of 1E10 the number 1.00E+10.
-DATE = re.compile(r"\d{1,4}[-./](\d\d?|[a-z]{3})[-./]\d{1,4}( .*)?|\d{1,2}[-. ][a-z]{3}|[a-z]{3}-\d\d?", re.IGNORECASE)
+# What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02, 1. Mrz; of 1E10 the number 1.00E+10. Months
+# begin so in English, German, French, Spanish, Portuguese, Italian, Dutch, Swedish, Polish, Turkish and Russian.
+MONTHS = (
+    "jan feb fe[bv] fév mar mär mrz mrt apr avr abr ma[ijyg] mei jun jui jul ju[nil] giu lug aug ago aoû sep set okt "
+)
+MONTHS += (
+    "oct ott nov dec dez déc des dic gen ene sty lut kwi cze lip sie wrz paź lis gru oca şub nis haz tem ağu eyl eki "
+)
+MONTHS += "kas ara янв фев мар апр мая май июн июл авг сен окт ноя дек"
+MONTH = f"({'|'.join(MONTHS.split())})[^\\W\\d_]{{0,7}}\\.?"
+DATE = re.compile(
+    rf"\d{{1,4}}[-./](\d\d?|{MONTH})[-./]\d{{1,4}}( .*)?|\d{{1,2}}[-./ ]{{1,2}}{MONTH}([-./ ]+\d{{2,4}})?"
+    rf"|{MONTH}[-./ ]\d{{1,4}}|\d\d?[月월] ?\d\d?[日일]",
+    re.IGNORECASE,
+)
 POWER = re.compile(r"\d([.,]\d+)?E\+\d+")
 TELLING = {  # titles that people give to a column -> the title that it needs
     **dict.fromkeys(("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq"), "number"),
@@ -70,6 +84,7 @@ def read_table(
     value_column: Sequence[str] | None = None,
     missing: Sequence[str] | None = None,
     keep_repeats: bool = False,
+    fewest: int = 2,
 ) -> Table:
     """Read and check a table of labels.
 
@@ -81,33 +96,40 @@ def read_table(
         missing: words for a value that was not measured, beside NOT_MEASURED.
         keep_repeats: a row for each measurement, in place of the mean over those of one structure or residue; the
             caller looks for odd values.
+        fewest: so many classes there must be.
 
-    Raises StructureError, which names the row.
+    Raises StructureError, which names the rows: all faults, the first three of each kind.
     """
     rows = read_rows(path, "\t;,")
+    faults = Faults(path)
     with structure_errors(path, "malformed table"):
         # Which columns hold names and values?
-        titles, lines = _by_title(rows)
+        titles, lines = _by_title(rows, faults)
         title_of = {title.lower(): title for title in reversed(titles) if title}
         names = _found(name_column, titles) if name_column else title_of.get("name", titles[0])
         wanted = value_column or [title_of.get("value", "value")]
-        columns = [_found(title, titles) for title in wanted]
+        columns = []
+        for title in wanted:
+            with faults.of("columns"):
+                columns.append(_found(title, titles))
+        if len(columns) < len(wanted):
+            faults.check()
 
         # The values of every row.
         cells = {}
         for column in columns:
             cells[column] = {number: line[column] for number, line in lines.items()}
         words = {squeezed(word) for word in missing or ()}
-        kind = kind or kind_of(cells, words)
+        kind = kind or kind_of(cells, words, faults)
         if kind not in ("classes", "labels"):
-            values, about, notes = read_numbers(cells, kind, words)
+            values, about, notes = read_numbers(cells, kind, words, faults)
             if kind == "regression" and not keep_repeats:
                 notes += _odd_of_columns(columns, values)
             classes = tuple(columns) if len(columns) > 1 else ()
         elif len(columns) > 1:
             raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
         else:
-            values, classes, about, notes = read_classes(cells[columns[0]], kind, words)
+            values, classes, about, notes = read_classes(cells[columns[0]], kind, words, fewest)
 
         # What the values are of.
         used = {key: title_of[key] for key in ("chain", "number", "residue", "split") if key in title_of}
@@ -117,14 +139,17 @@ def read_table(
         if not {"chain", "number"} <= used.keys():  # of whole structures: a column `number` counts something else
             used.pop("number", None)
             used.pop("residue", None)
-        labelled = [_row(number, lines[number], names, used, value) for number, value in values.items()]
+        labelled = []
+        for number, value in values.items():
+            labelled += _row(number, lines[number], names, used, value, faults)
         read = {names, *columns, *used.values()}
         unread = [title for title in titles if title and title not in read]
         if unread:
             notes.insert(0, f"columns that are not read: {', '.join(unread)}")
         if not keep_repeats:
-            labelled, averaged = _merge_repeats(labelled, unread, kind)
+            labelled, averaged = _merge_repeats(labelled, unread, kind, faults)
             notes += averaged
+        faults.check()
     options = {}
     if value_column:
         options["column"] = ", ".join(columns)
@@ -145,7 +170,7 @@ def _odd_of_columns(columns: Sequence[str], values: Mapping[int, float | list[fl
     return notes
 
 
-def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, dict[str, str]]]:
+def _by_title(rows: Mapping[int, Sequence[str]], faults: Faults) -> tuple[list[str], dict[int, dict[str, str]]]:
     """The titles, and the cells of every other row by them. Excel may write empty cells at the end of a row."""
     if len(rows) < 2:
         raise ValueError("no rows below the titles; expected columns name and value")
@@ -158,9 +183,12 @@ def _by_title(rows: Mapping[int, Sequence[str]]) -> tuple[list[str], dict[int, d
             raise ValueError(f"row 1 has one cell, {text!r:.50}: delete what stands above the titles of the columns")
     lines = {}
     for number, cells in others:
-        if len(cells) < width or any(cells[width:]):
-            raise ValueError(f"row {number} has {len(cells)} columns of {width}: {cells!r:.100}")
-        lines[number] = dict(zip(titles, cells))
+        with faults.of("width"):
+            if len(cells) < width or any(cells[width:]):
+                raise ValueError(f"row {number} has {len(cells)} columns of {width}: {cells!r:.100}")
+            lines[number] = dict(zip(titles, cells))
+    if not lines:
+        faults.check()
     return list(titles), lines
 
 
@@ -175,8 +203,8 @@ def _found(title: str, titles: Sequence[str]) -> str:
     return title
 
 
-def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, str], value) -> Row:
-    """A row with its label. Raises ValueError."""
+def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, str], value, faults: Faults) -> list[Row]:
+    """A row with its label, if there are no faults."""
     cell = {key: line[title] for key, title in used.items()}
     name = line[names]
     split = cell.get("split", "").lower()
@@ -191,15 +219,20 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     }
     for reason, applies in wrong.items():
         if applies:
-            raise ValueError(f"row {number} is {reason}: {[*line.values()]!r:.100}")
-    return Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))
+            with faults.of(reason):
+                raise ValueError(f"row {number} is {reason}: {[*line.values()]!r:.100}")
+    if any(wrong.values()):
+        return []
+    return [Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))]
 
 
-def _merge_repeats(rows: Sequence[Row], unread: Sequence[str], kind: str) -> tuple[list[Row], list[str]]:
+def _merge_repeats(
+    rows: Sequence[Row], unread: Sequence[str], kind: str, faults: Faults
+) -> tuple[list[Row], list[str]]:
     """One row for each structure or residue, in place of several the mean of their numbers; a note.
 
-    Raises ValueError if repeats have different classes or splits, if they are 0 and 1, or if a column that is not read
-    may tell them apart.
+    Faults are repeats with different classes or splits, 0 and 1. Raises ValueError if a column that is not read may
+    tell them apart.
     """
     together = defaultdict(list)
     for row in rows:
@@ -220,20 +253,26 @@ def _merge_repeats(rows: Sequence[Row], unread: Sequence[str], kind: str) -> tup
 
     merged = []
     for same in together.values():
-        numbers = not isinstance(same[0].value, str) and not any(isinstance(x, str) for x in np.ravel(same[0].value))
-        alike = all(row.value == same[0].value for row in same)
-        for row in same[1:]:
-            if row.split != same[0].split or row.family != same[0].family or not (numbers or alike):
-                other = f"row {row.number} is of {row.name:.100} {row.place}".rstrip()
-                raise ValueError(f"{other}, like row {same[0].number}, but says otherwise: keep one")
-        value = same[0].value if alike else _mean([row.value for row in same])
-        if kind == "binary" and any(0 < x < 1 for x in np.ravel(value)):
-            both = ", ".join(str(row.number) for row in same[:5])
-            of = f"{same[0].name:.100} {same[0].place}".rstrip()
-            raise ValueError(f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean")
-        merged.append(replace(same[0], value=value))
+        with faults.of("repeats"):
+            merged.append(_merged(same, kind))
     count = sum(map(len, repeated))
     return merged, [f"{count} rows are repeats, of {len(repeated)} structures or residues: their mean is taken"]
+
+
+def _merged(same: Sequence[Row], kind: str) -> Row:
+    """One row for some of the same structure or residue. Raises ValueError if they contradict each other."""
+    first, *others = same
+    of = f"{first.name:.100} {first.place}".rstrip()
+    alike = all(row.value == first.value for row in others)
+    numbers = kind in ("regression", "binary")
+    for row in others:
+        if (row.split, row.family) != (first.split, first.family) or not (numbers or alike):
+            raise ValueError(f"row {row.number} is of {of}, like row {first.number}, but says otherwise: keep one")
+    value = first.value if alike else _mean([row.value for row in same])
+    if kind == "binary" and any(0 < x < 1 for x in np.ravel(value)):
+        both = ", ".join(str(row.number) for row in same[:5])
+        raise ValueError(f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean")
+    return replace(first, value=value)
 
 
 def _mean(values: Sequence[float | list]) -> float | list:

@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-from ...files import StructureError, first_three, read_rows
-from ...reading.sources import find_structures, structure_files, without_ending
+from ...files import first_three, read_rows
+from ...reading.endings import structure_called
+from ...reading.sources import find_structures, structure_files
 from ...reading.store import FAILURES, ProteinStore, finished_store
 from ...sets.labelled_set import SPLITS
+from .faults import Faults
 from .labelled import TableData
 from .labels import DATE, POWER, Row, read_table
 
@@ -33,17 +35,19 @@ def table_set(
     """
     table = read_table(path, kind, **columns)
     residues = bool(table.rows[0].place)
-    labels = _by_name(path, table.rows, residues)
-    family_of = _same_for_all(path, labels, "family")
-
-    # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.
     store = finished_store(Path(data))
     there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
+    faults = Faults(path)
+    labels = _by_name(table.rows, residues, there, faults)
+
+    # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.
     files = {name.rpartition("_")[0] for name in labels}
     each_chain = not store and not residues and files <= there and not labels.keys() & there
     wanted = files if each_chain else labels.keys()
-    _match(path, wanted, data, there)
-    split_of = dict.fromkeys(labels, "test") if together else _splits(path, labels, needed)
+    _match(wanted, data, there, faults)
+    family_of = _same_for_all(labels, "family", faults)
+    split_of = dict.fromkeys(labels, "test") if together else _splits(labels, needed, faults)
+    faults.check()
 
     # In words, for the user.
     count = f"{len(table.rows)} residues of {len(labels)}" if residues else f"{len(labels)}"
@@ -67,37 +71,38 @@ def table_set(
     )
 
 
-def _by_name(path, rows: Sequence[Row], residues: bool) -> dict[str, list[Row]]:
-    """The rows of every structure, or chain. Raises StructureError if two are of the same structure or residue."""
+def _by_name(rows: Sequence[Row], residues: bool, there: Set[str], faults: Faults) -> dict[str, list[Row]]:
+    """The rows of every structure, or chain. It is a fault if two are of the same structure or residue."""
     labels = defaultdict(list)
     known = {}
     for row in rows:
-        name = without_ending(row.name)
+        name = structure_called(row.name, there)
         if row.chain and not residues:
             name += f"_{row.chain}"
         other = known.setdefault((name, row.chain, row.place), row)
-        if other is not row:
-            problem = f"row {row.number} is of {name:.100} {row.place}".rstrip()
-            problem += f", like row {other.number}: give their mean in one"
-            raise StructureError(path, "malformed table", problem)
+        with faults.of("twice"):
+            if other is not row:
+                problem = f"row {row.number} is of {name:.100} {row.place}".rstrip()
+                raise ValueError(f"{problem}, like row {other.number}: give their mean in one")
         labels[name].append(row)
     return labels
 
 
-def _match(path, names: Set[str], data, there: Set[str]) -> None:
-    """Raise StructureError if one of these names fits several structures of `there`, or none."""
+def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
+    """It is a fault if one of these names fits several structures of `there`, or none."""
     fitting = defaultdict(list)  # a file in several folders
     for name in sorted(there):
         fitting[name.rpartition("/")[2]].append(name)
     for name in sorted(names & fitting.keys()):
-        if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
-            raise StructureError(path, "a name that fits several structures", f"{name}: {first_three(fitting[name])}")
+        with faults.of("several"):
+            if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
+                raise ValueError(f"a name that fits several structures ({name}: {first_three(fitting[name])})")
 
     missing = sorted(names - there)
     if not missing:
         return
-    detail = f"{len(missing)} of {len(names)}: {first_three(missing)}; {data} has {len(there)}"
-    detail += f": {first_three(sorted(there))}"
+    detail = f"names that match no structure ({len(missing)} of {len(names)}: {first_three(missing)}; {data} has"
+    detail += f" {len(there)}: {first_three(sorted(there))}"
     written = {name.casefold(): name for name in there}
     otherwise = [name for name in missing if name.casefold() in written]
     if otherwise:
@@ -106,7 +111,8 @@ def _match(path, names: Set[str], data, there: Set[str]) -> None:
     if made:
         kind = "date" if DATE.fullmatch(made[0]) else "number"
         detail += f"; {made[0]} looks like a {kind} that a spreadsheet made of a name: format its column as text"
-    raise StructureError(path, "names that match no structure", detail)
+    with faults.of("none"):
+        raise ValueError(f"{detail})")
 
 
 def _names_in(store: Path) -> set[str]:
@@ -115,25 +121,26 @@ def _names_in(store: Path) -> set[str]:
     return {*ProteinStore(store).names, *(name for name, *_ in failures)}
 
 
-def _splits(path, labels: Mapping[str, Sequence[Row]], needed: Sequence[str]) -> dict[str, str]:
+def _splits(labels: Mapping[str, Sequence[Row]], needed: Sequence[str], faults: Faults) -> dict[str, str]:
     """The split of every structure; "" if its sequence decides, which is known when the structures are read.
 
-    Raises StructureError if a structure has several splits, or a split that is `needed` has none.
+    Faults are a structure with several splits, and a split that is `needed` and has none.
     """
-    splits = _same_for_all(path, labels, "split")
+    splits = _same_for_all(labels, "split", faults)
     empty = set(needed) - set(splits.values())
-    if empty and "" not in splits.values():
-        detail = f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}"
-        raise StructureError(path, "a split without structures", detail)
+    with faults.of("split"):
+        if empty and "" not in splits.values():
+            raise ValueError(f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}")
     return splits
 
 
-def _same_for_all(path, labels: Mapping[str, Sequence[Row]], field: str) -> dict[str, str]:
-    """The `split` or `family` of every structure. Raises StructureError if its rows say different ones."""
+def _same_for_all(labels: Mapping[str, Sequence[Row]], field: str, faults: Faults) -> dict[str, str]:
+    """The `split` or `family` of every structure. It is a fault if its rows say different ones."""
     found = {}
     for name, rows in labels.items():
         found[name], *others = {getattr(row, field) for row in rows}
-        if others:
-            several = {"split": "splits", "family": "families"}[field]
-            raise StructureError(path, "malformed table", f"{name:.100} is in several {several}")
+        with faults.of(field):
+            if others:
+                several = {"split": "splits", "family": "families"}[field]
+                raise ValueError(f"{name:.100} is in several {several}")
     return found

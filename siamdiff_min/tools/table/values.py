@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from ...files import first_three
+from .faults import Faults
 
 NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. Among classes, NA may be sodium
 UNIT = re.compile(r"[-+]?\d*[.,]?\d+(?:e[-+]?\d+)?\s*([^\d.,\s-].*)", re.IGNORECASE)  # of 12.5 °C, 30% or 4 ± 1
@@ -41,8 +42,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> str:
-    """The kind that the values look like. Raises ValueError if some are numbers, and others are not."""
+def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str], faults: Faults) -> str:
+    """The kind that the values look like. Faults are texts among numbers, and units."""
     texts = []
     for column in cells.values():
         texts += [(number, text) for number, text in column.items() if squeezed(text) not in NOT_MEASURED | words]
@@ -51,22 +52,25 @@ def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> s
         return "binary" if {_number(text) for _, text in texts} == {0, 1} else "regression"
 
     # A text among numbers, or numbers with something else between their digits, is a mistake.
-    number, text = others[0]
     if len(others) < len(texts) or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for _, text in others):
-        raise ValueError(
-            f"row {number}: {text!r:.50} is no number, and other values look like numbers. "
-            f'If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
-        )
+        for number, text in others:
+            with faults.of("no number"):
+                raise ValueError(
+                    f"row {number}: {text!r:.50} is no number, and other values look like numbers. "
+                    f'If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
+                )
+        return "regression"
 
     # So is a number with a unit, if all have the same one.
     units = [UNIT.fullmatch(text) for _, text in others]
     if all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1:
+        number, text = others[0]
         raise ValueError(f"row {number}: {text!r:.50} has a unit: write numbers alone. Names need --kind classes")
     return "labels" if any("," in text for _, text in others) else "classes"
 
 
 def read_numbers(
-    cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str]
+    cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str], faults: Faults
 ) -> tuple[dict, str, list[str]]:
     """Values by row, of several columns as lists with nan in the gaps; the values in words; notes."""
     several = len(cells) > 1
@@ -75,7 +79,9 @@ def read_numbers(
     notes = []
     for i, (title, column) in enumerate(cells.items()):
         of = f"{title}: " if several else ""
-        known, notes_of_column = _numbers_of(title, column, kind, words)
+        known, notes_of_column = _numbers_of(title, column, kind, words, faults)
+        if not known:
+            continue
         for number, value in known.items():
             values.setdefault(number, [math.nan] * len(cells))[i] = value
         size = f"{min(known.values()):g} to {max(known.values()):g}"
@@ -88,8 +94,11 @@ def read_numbers(
     return in_order, ", ".join(about), notes
 
 
-def _numbers_of(title: str, column: Mapping[int, str], kind: str, words: Collection[str]) -> tuple[dict, list[str]]:
-    """The numbers of a column by row, without those that were not measured; notes. Raises ValueError."""
+def _numbers_of(
+    title: str, column: Mapping[int, str], kind: str, words: Collection[str], faults: Faults
+) -> tuple[dict, list[str]]:
+    """The numbers of a column by row, without those that were not measured; notes."""
+    said = faults.found["no number"]
     commas = [text for text in column.values() if "," in text and _number(text) is not None]
     known = {}
     gaps = Counter()
@@ -97,16 +106,21 @@ def _numbers_of(title: str, column: Mapping[int, str], kind: str, words: Collect
         if squeezed(text) in NOT_MEASURED | words:
             gaps[text or "empty"] += 1
         else:
-            known[number] = _checked_number(number, text, kind)
-            if commas and "." in text:
-                mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
-                raise ValueError(f"row {number}: {mixed}")
-    if not known:
-        raise ValueError(f"column {title} has no value")
-    if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
-        plain = commas[0].replace(",", "")
-        decimal = commas[0].replace(",", ".")
-        raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
+            if any(fault.startswith(f"row {number}:") for fault in said):
+                continue
+            with faults.of("value"):
+                known[number] = _checked_number(number, text, kind)
+            with faults.of("points and commas"):
+                if commas and "." in text:
+                    mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
+                    raise ValueError(f"row {number}: {mixed}")
+    with faults.of("column"):
+        if not known:
+            raise ValueError(f"column {title} has no value")
+        if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
+            plain = commas[0].replace(",", "")
+            decimal = commas[0].replace(",", ".")
+            raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
 
     # What may not be meant.
     notes = []
@@ -119,10 +133,24 @@ def _numbers_of(title: str, column: Mapping[int, str], kind: str, words: Collect
     if bounds:
         notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
     different = len({*known.values()})
+    twins = _alike(column, known) if kind == "regression" else ""
+    if twins:
+        notes.append(f"{twins} are one number: --kind classes if they are names")
     few = 1 < different <= FEW < len(known)
     if kind == "regression" and few and all(value == int(value) for value in known.values()):
         notes.append(f"only {different} different whole numbers: --kind classes if they are names")
     return known, notes
+
+
+def _alike(column: Mapping[int, str], known: Mapping[int, float]) -> str:
+    """Two texts that differ in zeros at their end alone, as 1.1 and 1.10 of a classification do; else nothing."""
+    written: dict[float, str] = {}
+    for number, value in known.items():
+        text = column[number]
+        first = written.setdefault(value, text)
+        if first != text and "." in first and "." in text:
+            return f"{min(first, text, key=len)} and {max(first, text, key=len)}"
+    return ""
 
 
 def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
@@ -161,7 +189,7 @@ def _checked_number(number: int, text: str, kind: str) -> float:
 
 
 def read_classes(
-    column: Mapping[int, str], kind: str, words: Collection[str]
+    column: Mapping[int, str], kind: str, words: Collection[str], fewest: int = 2
 ) -> tuple[dict, tuple[str, ...], str, list[str]]:
     """Classes by row, a name or a list of names; all names; how many there are of each; notes."""
     not_measured = words if kind == "labels" else {*words, ""}
@@ -173,7 +201,7 @@ def read_classes(
     count = Counter(there.values())
     if kind == "labels":
         count = Counter(name for names in several.values() for name in names)
-    if len(count) < 2:
+    if len(count) < fewest:
         raise ValueError(f"one class only: {[*count]!r:.100}")
 
     # In words, with what may not be meant.

@@ -1,0 +1,35 @@
+"""The faults of a table: all are named at once, the first three of each kind."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...files import StructureError
+
+SHOWN = 3  # of each kind
+
+
+class Faults:
+    """What is wrong with the table of a file, as it is read."""
+
+    def __init__(self, path):
+        self.path = path
+        self.found: dict[str, list[str]] = defaultdict(list)
+
+    @contextmanager
+    def of(self, kind: str) -> Iterator[None]:
+        """Go on after a ValueError, which is kept."""
+        try:
+            yield
+        except ValueError as error:
+            self.found[kind].append(str(error))
+
+    def check(self) -> None:
+        """Raise StructureError if there are any."""
+        said = []
+        for faults in self.found.values():
+            said += faults[:SHOWN]
+            if len(faults) > SHOWN:
+                said.append(f"and {len(faults) - SHOWN} more of this kind")
+        if said:
+            raise StructureError(self.path, "malformed table", "; ".join(said))
