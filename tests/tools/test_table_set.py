@@ -590,7 +590,7 @@ def test_what_cannot_be_folded_is_named_before_anything_is_embedded(lab, monkeyp
         "--out",
         "no",
     ]
-    with pytest.raises(ConfigError, match="there are 2 different structures .*one of 2 folds leaves 1 of them"):
+    with pytest.raises(ConfigError, match=r"there are 2 different structures .*one of 2 folds leaves 1 of them"):
         cli.run("finetune", [*frozen, "--labels", "two.csv", "--folds", "2"])
     Path("kd.csv").write_text("\n".join(["name,kd,tm", *(f"p{i},{i},{i if i < 2 else ''}" for i in range(12))]))
     with pytest.raises(ConfigError, match="tm was measured for 2 different structures"):
