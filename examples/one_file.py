@@ -421,7 +421,8 @@ def main(argv=None):
     model = nn.parallel.DistributedDataParallel(objective) if world > 1 else objective
     optimizer = torch.optim.Adam(model.parameters(), lr=o.lr)  # App. D
     steps = len(proteins) // (world * batch_size)
-    assert steps, f"{len(proteins)} proteins are fewer than {world} x --batch-size {batch_size}"
+    if not steps:
+        raise SystemExit(f"error: --batch-size {batch_size} x {world} is more than there are proteins, {len(proteins)}")
 
     for epoch in range(2 * o.epochs):
         objective.stage = STAGES[epoch // o.epochs]

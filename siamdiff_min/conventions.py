@@ -4,26 +4,52 @@
 of their own (`pretraining.diffusion.SCHEDULES`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+def by_preset(default, row: int, of: Sequence[str] = (), level: str = ""):
+    """A field: its value in the paper, its row of differences.md, and the runs it concerns.
+
+    `of` are methods (also as a part of a combination), tasks, encoders, or "crop"; none: all, as of no `level`.
+    """
+    return field(default=default, metadata={"row": row, "of": of, "level": level})
+
+
+MASKING = ("siamdiff", "diffpret", "residue-type")
+SIDE_CHAINS = ("siamdiff", "torsional")
 
 
 @dataclass(frozen=True)
 class Conventions:
     """The defaults are the paper's."""
 
-    mask_with_replacement: bool = False  # differences.md, row 3: a residue may be drawn twice
-    mask_is_glycine: bool = False  # differences.md, row 8: what edge one-hots show of a masked residue
-    backbone: int = 4  # differences.md, row 9: atoms that a masked residue keeps, the first of N, CA, C, O
-    hide_all_types: bool = False  # differences.md, row 10: atoms of other residues lose their one-hots too
-    clash_check: bool = True  # differences.md, row 12: side chains that clash are drawn again
-    max_neighbors: int | None = None  # differences.md, row 15: of a node within the radius, the nearest ones
-    rows_as_distance: bool = False  # differences.md, row 16: sequence distance counts rows, through all chains
-    proline_turns: bool = False  # differences.md, row 17: its ring opens
-    missing_at_origin: bool = False  # differences.md, row 18: side-chain atoms that are not there count as (0, 0, 0)
-    last_window: bool = True  # differences.md, row 19: a random crop may be the last window
-    hide_repetitions: bool = True  # differences.md, row 26: a hidden edge takes those between the same nodes with it
-    contrast_all_crops: bool = True  # differences.md, row 28: negatives are all other crops, or second ones only
-    radial_basis: float = 4.5  # differences.md, row 31: longest centre of GVP's basis, angstrom
+    # A residue may be drawn twice.
+    mask_with_replacement: bool = by_preset(False, row=3, of=MASKING)
+    # What edge one-hots show of a masked residue.
+    mask_is_glycine: bool = by_preset(False, row=8, of=(*MASKING, "res"))
+    # Atoms that a masked residue keeps, the first of N, CA, C, O.
+    backbone: int = by_preset(4, row=9, of=MASKING, level="atom")
+    # Atoms of other residues lose their one-hots too.
+    hide_all_types: bool = by_preset(False, row=10, of=("siamdiff", "diffpret"), level="atom")
+    # Side chains that clash are drawn again.
+    clash_check: bool = by_preset(True, row=12, of=("siamdiff",), level="atom")
+    # Of a node within the radius, the nearest ones.
+    max_neighbors: int | None = by_preset(None, row=15)
+    # Distance along the sequence counts rows, through all chains.
+    rows_as_distance: bool = by_preset(False, row=16)
+    # The ring of proline opens.
+    proline_turns: bool = by_preset(False, row=17, of=SIDE_CHAINS, level="atom")
+    # Side-chain atoms that are not there count as (0, 0, 0).
+    missing_at_origin: bool = by_preset(False, row=18, of=SIDE_CHAINS, level="atom")
+    # A random crop may be the last window.
+    last_window: bool = by_preset(True, row=19, of=("crop",))
+    # A hidden edge takes those between the same nodes with it.
+    hide_repetitions: bool = by_preset(True, row=26, of=("distance", "angle", "dihedral"))
+    # Negatives are all other crops, or second ones only.
+    contrast_all_crops: bool = by_preset(True, row=28, of=("multiview",))
+    # Longest centre of GVP's basis, angstrom.
+    radial_basis: float = by_preset(4.5, row=31, of=("gvp",))
 
 
 PAPER = Conventions()

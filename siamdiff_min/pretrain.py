@@ -17,7 +17,7 @@ from .encoders import weights
 from .reading.crops import Crops, split
 from .reading.store import open_store
 from .training import checkpoint
-from .training.config import parent_of, printed
+from .training.config import flag, parent_of, printed
 from .training.engine import Run, begin, train
 from .training.evaluation import evaluate
 from .training.metrics_file import summary
@@ -89,7 +89,8 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[Subset, Subset] | tuple[
     if config.level == "atom" and (lacking := store.lacking_backbone()):
         ranks.say(f"warning     {lacking}, and this model reads all atoms")
     if not valid:
-        ranks.say("warning     no protein is held out, so there is no validation: --valid-fraction")
+        help = f"{flag('valid_fraction', 0.2)} holds out a fifth"
+        ranks.say(f"warning     no protein is held out, so there is no validation: {help}")
     last_window = CONVENTIONS[config.preset].last_window
     crops = Crops(store, config.max_length, config.seed, last_window)
     held_out = Crops(store, config.max_length, HELD_OUT_SEED, last_window)  # the same crops whatever --seed is

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from ..encoders.ops import segment_mean
 from ..files import ConfigError
+from ..machine import warn_once
 from ..protein.geometry import normal_like
 from ..protein.protein import Protein
 from .held_out import HeldOutNoise
 
+FAINT = 1e-3  # of alpha_bar; both presets end at 5e-3, with noise of 14 angstrom
 MASK_RATE = (0.15, 1.0)  # at t = 0 and t = T (App. D)
 
 
@@ -29,7 +31,7 @@ def sigmoid_betas(steps: int, low: float, high: float, dtype: torch.dtype = torc
 class Schedule:
     """One stage of pre-training: the noise steps t it draws from, and how its losses are weighed.
 
-    Raises ConfigError for a t that has no beta.
+    Raises ConfigError for a t that has no beta, and if nothing is left of a structure. Warns if hardly anything is.
     """
 
     betas: Tensor  # (T,)   variances; in float32, 1 - alpha_bar of the official stage 2 has a relative error of 2e-4
@@ -41,6 +43,18 @@ class Schedule:
         first, last = self.t_range
         if not 1 <= first <= last <= self.steps:
             raise ConfigError(f"t_range is {self.t_range}, but t counts from 1 to {self.steps}, the number of betas")
+
+        reached = self.alpha_bar[last - 1].item()
+        if not reached > 0:
+            raise ConfigError(f"alpha_bar is {reached:.3g} at t = {last}: no structure is left. Let t_range end before")
+        if reached < FAINT:
+            noise = ((1 - reached) / reached) ** 0.5
+            warn_once(f"alpha_bar is {reached:.2g} at t = {last}: noise of {noise:,.0f} angstrom, and losses as large")
+
+    def __str__(self) -> str:
+        first, last = self.t_range
+        weights = f"weights {self.weight_structure:g}, {self.weight_sequence:g}"
+        return f"t {first}..{last}, beta {self.betas[0]:.3g}..{self.betas[-1]:.3g}, {weights}"
 
     @property
     def steps(self) -> int:

@@ -28,6 +28,7 @@ from ..names import (
 )
 from .presets import (
     EPOCHS,
+    LR_DECAYS,
     MAX_RESIDUES,
     OFFICIAL_EPOCHS,
     OURS,
@@ -36,6 +37,8 @@ from .presets import (
     TABLE_5,
     TABLE_6,
     USUAL,
+    differences,
+    table_of,
 )
 
 METHODS = Choices(list(TABLE_5), "pretraining", "OBJECTIVES")
@@ -126,7 +129,7 @@ OPTIONS = {  # group of --help -> its options, in order
     ],
     "run": [
         both("lr", "learning rate of Adam (default: preset)", type=RATE),
-        both("lr_decay", "none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=("none", "cosine")),
+        both("lr_decay", "none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=LR_DECAYS),
         both("weight_decay", "weight decay of Adam", 0.0, type=DECAY),
         both("clip", "largest norm of the gradient; a longer one is shortened (default: no limit)", type=RATE),
         train("seed", "seed of weights, crops, order and noise", 0, type=FROM_ZERO),
@@ -379,5 +382,6 @@ def folder(config: Namespace, labels: str = "") -> str:
 
 
 def printed(config: Namespace) -> str:
-    """The options, one per line."""
-    return "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
+    """The options, one per line, and what the preset decides of them."""
+    options = "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
+    return f"{options}\n\n{table_of(differences(config))}"

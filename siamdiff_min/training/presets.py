@@ -1,6 +1,13 @@
 """The paper's presets: Tables 5 and 6, and the numbers of epochs; and what smaller sizes change."""
 
+import math
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import fields
 from typing import NamedTuple
+
+from ..conventions import OFFICIAL, PAPER, Conventions
+from ..names import STAGED
 
 
 class Settings(NamedTuple):
@@ -57,3 +64,59 @@ SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
 SMALL_TASK = {"lr": 1e-3, "epochs": [8], "batch_size": 8}  # for the small sizes; the paper's batch where smaller
+
+
+def cosine(step: int, steps: int) -> float:
+    """From 1 to 0 along half a cosine."""
+    return 0.5 + 0.5 * math.cos(math.pi * step / steps)
+
+
+# --lr-decay -> (step, steps of the run) -> the share of --lr that this step takes. A plugin may add a row.
+LR_DECAYS: dict[str, Callable[[int, int], float] | None] = {"none": None, "cosine": cosine}
+
+
+class Difference(NamedTuple):
+    """What the preset decides for a run."""
+
+    field: str
+    paper: object
+    released_code: object
+    row: str  # of differences.md
+
+
+def differences(config: Namespace) -> list[Difference]:
+    """What --preset decides for the run with these options, in the order of Algorithm 1."""
+    subject = config.task if "task" in config else config.method
+    words = {*subject.split("+"), config.encoder}
+    if getattr(config, "max_length", None):
+        words.add("crop")
+    found = []
+    for field in fields(Conventions):
+        of, level = field.metadata["of"], field.metadata["level"]
+        if (not of or words & {*of}) and level in ("", config.level):
+            values = [getattr(conventions, field.name) for conventions in (PAPER, OFFICIAL)]
+            found.append(Difference(field.name, *values, str(field.metadata["row"])))
+
+    # What is not a field of the conventions.
+    if "method" in config and subject in STAGED:
+        from ..pretraining import SCHEDULES  # loads torch
+
+        if config.epochs in EPOCHS.values():
+            found.append(Difference("epochs", EPOCHS["paper"], EPOCHS["official"], "2"))
+        for stage in (1, 2):
+            noise = [str(SCHEDULES[preset][stage]) for preset in ("paper", "official")]
+            found.append(Difference(f"noise of stage {stage}", *noise, "1, 2, 11"))
+    if "task" in config and subject in OFFICIAL_EPOCHS:
+        paper = [TABLE_6[subject][config.level].epochs]
+        official = OFFICIAL_EPOCHS[subject]["epochs"]
+        if config.epochs in (paper, official):
+            found.append(Difference("epochs", paper, official, "22"))
+    if "task" in config and subject in OFFICIAL_PLATEAU:
+        found.append(Difference("rate falls by", "the best metric", " ".join(OFFICIAL_PLATEAU[subject]), "21"))
+    return found
+
+
+def table_of(differences: list[Difference]) -> str:
+    """Differences as lines of a table."""
+    rows = [Difference("by --preset", "paper", "official", "row of docs/differences.md"), *differences]
+    return "\n".join(f"{x.field:21}  {x.paper!s:44}  {x.released_code!s:46}  {x.row}" for x in rows)

@@ -23,6 +23,7 @@ from ..machine import Bar, peak_memory, versions
 from . import checkpoint
 from .config import flag
 from .metrics_file import shown
+from .presets import LR_DECAYS, differences
 from .ranks import Ranks, Record, means
 
 
@@ -193,6 +194,7 @@ class Run:
         content = {
             "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
             "options": vars(self.config),
+            "by preset": [difference._asdict() for difference in differences(self.config)],
             "versions": versions(),
             **provenance(self.config, self.ranks),
             "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
@@ -215,8 +217,9 @@ class Run:
         self.stage = stage
         if self.step == self.stage_2_begins:
             self.window.clear()
-        if self.config.lr_decay == "cosine":
-            factor = 0.5 + 0.5 * math.cos(math.pi * self.step / self.planned_steps)
+        decay = LR_DECAYS[self.config.lr_decay]
+        if decay:
+            factor = decay(self.step, self.planned_steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
 

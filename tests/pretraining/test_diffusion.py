@@ -63,6 +63,20 @@ def test_levels_of_the_stages(preset, stage, first, last):
     assert (count - expected).abs().max() < 6 * math.sqrt(expected)
 
 
+def test_a_schedule_that_leaves_nothing_of_a_structure_says_so(capsys):
+    """As a cosine one at its last step: the loss would be thousands, then infinite."""
+    t = torch.arange(101, dtype=torch.float64) / 100
+    share = torch.cos((t + 0.008) / 1.008 * torch.pi / 2).square()
+    betas = 1 - share[1:] / share[:-1]
+    with pytest.raises(ConfigError, match=r"at t = 100: no structure is left\. Let t_range end before"):
+        Schedule(betas.round(decimals=12), t_range=(1, 100))
+    assert not capsys.readouterr().err
+    Schedule(betas.clamp(max=0.999), t_range=(1, 100))
+    assert "at t = 100: noise of 2,029 angstrom" in capsys.readouterr().err
+    Schedule(betas, t_range=(1, 95))
+    assert not capsys.readouterr().err
+
+
 def test_a_schedule_of_other_variances():
     schedule = Schedule(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64), t_range=(2, 3))
     assert schedule.steps == 4 and schedule.draw_t(40, generator()).unique().tolist() == [2, 3]

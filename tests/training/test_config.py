@@ -25,8 +25,9 @@ from siamdiff_min.training.config import (
     for_seed,
     option,
     pretrain_options,
+    printed,
 )
-from siamdiff_min.training.presets import Settings
+from siamdiff_min.training.presets import Settings, differences
 from siamdiff_min.training.ranks import Ranks
 
 
@@ -350,6 +351,34 @@ def test_a_variant_with_the_row_of_its_parent_is_trained_as_it(monkeypatch, size
         assert options.parent_of(variant) == parent
     monkeypatch.setitem(TABLE_5, "bend", dict(TABLE_5["siamdiff"]))  # equal, but a row of its own
     assert options.parent_of("bend") is None
+
+
+@pytest.mark.parametrize(
+    "line, rows",
+    [
+        ("", "3 8 9 10 12 15 16 17 18 19 2 1,2,11 1,2,11"),
+        ("--level residue --size tiny", "3 8 15 16 19 1,2,11 1,2,11"),  # the size decides on epochs
+        ("--method diffpret --epochs 3", "3 8 9 10 15 16 19 1,2,11 1,2,11"),
+        ("--method torsional", "15 16 17 18 19"),
+        ("--method multiview --encoder gvp", "15 16 28 31"),  # no crop of its own
+        ("--method residue-type+angle --level residue", "3 8 15 16 19 26"),
+    ],
+)
+def test_a_run_says_what_its_preset_decides(line, rows):
+    """By field, paper, released code and row of differences.md; the fields are those of the two records."""
+    config = pretrain(line)
+    found = differences(config)
+    assert " ".join(x.row.replace(" ", "") for x in found) == rows
+    for x in found:
+        if hasattr(CONVENTIONS["paper"], x.field):
+            assert (x.paper, x.released_code) == tuple(getattr(record, x.field) for record in CONVENTIONS.values())
+        assert x.paper != x.released_code and f"{x.field:21}  {x.paper!s:44}  {x.released_code!s}" in printed(config)
+
+
+def test_a_task_says_what_its_preset_decides():
+    rows = {"res": "8 15 16 22", "psr": "15 16 21", "pip": "15 16"}
+    for task, expected in rows.items():
+        assert " ".join(x.row for x in differences(finetune(f"--task {task} --size paper"))) == expected
 
 
 def test_another_seed_has_another_folder():

@@ -31,6 +31,7 @@ from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, 
 from siamdiff_min.training.batches import valid_keys
 from siamdiff_min.training.config import PRETRAIN
 from siamdiff_min.training.engine import Run
+from siamdiff_min.training.presets import LR_DECAYS
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import plugin_files
 
@@ -462,6 +463,7 @@ def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
 
     try:
         content = written()
+        assert {"field": "backbone", "paper": 4, "released_code": 3, "row": "9"} in content["by preset"]
         assert content["threads"] == torch.get_num_threads() and content["started_from"] is None
         assert content["commits"][str(plugin)] == head
         assert content["plugins"] == {str(plugin): checksum(plugin)}
@@ -561,6 +563,13 @@ def test_cosine_decay(tmp_path):
     assert rates == pytest.approx([0.005 * (1 + np.cos(np.pi * step / 40)) for step in range(40)])
     train(configure(tmp_path / "c", "--max-steps", 2, "--log-every", 1))
     assert {line["lr"] for line in lines(tmp_path / "c") if line["split"] == "train"} == {0.01}
+
+
+def test_a_plugin_adds_a_schedule_of_the_rate_by_a_row(tmp_path, monkeypatch):
+    monkeypatch.setitem(LR_DECAYS, "warm", lambda step, steps: (step + 1) / steps)
+    train(configure(tmp_path, "--lr-decay", "warm", "--log-every", 1, "--max-steps", 4))
+    rates = [line["lr"] for line in lines(tmp_path) if line["split"] == "train"]
+    assert rates == pytest.approx([0.01 * k / 40 for k in range(1, 5)])
 
 
 @pytest.fixture
