@@ -306,9 +306,9 @@ def cosines(means: np.ndarray) -> np.ndarray:
     return z @ z.T
 
 
-def retrieve(means: np.ndarray, clusters: list[str]) -> np.ndarray:
+def retrieve(means: np.ndarray, clusters: list[str], whitened: bool = False) -> np.ndarray:
     """sums (K, 2) for the mean vectors (K, d) of chains: the nearest other one by cosine is of the same cluster."""
-    alike = cosines(means) - 2 * np.eye(len(means))
+    alike = (means @ means.T if whitened else cosines(means)) - 2 * np.eye(len(means))
     counts = np.array([clusters.count(cluster) > 1 for cluster in clusters])
     hit = np.array([clusters[j] == cluster for j, cluster in zip(alike.argmax(1), clusters)])
     return np.stack([hit & counts, counts], axis=1).astype(float)

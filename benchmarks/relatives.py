@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from benchmarks.probe import retrieve
-from siamdiff_min import ENCODERS, load_encoder, read_structure
+from siamdiff_min import ENCODERS, load_encoder, read_structure, whiten
 from siamdiff_min.encoders import Encoder
 from siamdiff_min.files import console, read_rows
+from siamdiff_min.names import BUNDLED
 from siamdiff_min.protein.protein import Protein
 
 SEEDS = 3  # draws of random weights
@@ -118,8 +119,8 @@ def main(argv: list[str] | None = None) -> None:
     clusters = [cluster_of[file.stem] for file in files]
     proteins = [read_structure(file).protein for file in files]
 
-    def show(label: str, vectors: np.ndarray) -> None:
-        found, asked = retrieve(vectors, clusters).sum(0)
+    def show(label: str, vectors: np.ndarray, whitened: bool = False) -> None:
+        found, asked = retrieve(vectors, clusters, whitened).sum(0)
         print(f"{label}: {found:.0f} of {asked:.0f}", flush=True)
 
     for name in args.rows:
@@ -137,7 +138,10 @@ def main(argv: list[str] | None = None) -> None:
             for label, vectors in means_with_tails(load_encoder(name, "cpu"), proteins, tails).items():
                 show(f"{name}, {label}", vectors)
         else:
-            show(name, mean_vectors(load_encoder(name, "cpu"), proteins))
+            vectors = mean_vectors(load_encoder(name, "cpu"), proteins)
+            show(name, vectors)
+            if (BUNDLED / f"{name}.scale.npz").is_file():
+                show(f"{name}, whitened", whiten(vectors, name), whitened=True)
     if args.states:
         with np.load(args.states) as states:
             of_chains = [shares(states[file.stem]) for file in files]
