@@ -62,6 +62,7 @@ def batch(size: int) -> Protein:
     return Protein.pack(proteins)
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("preset", ["paper", pytest.param("official", marks=pytest.mark.full)])
 @pytest.mark.parametrize("method, name, level", PRETRAINED)
 def test_no_objective_adds_gradients_in_any_order(method, name, level, preset, kernel_form):
@@ -75,6 +76,7 @@ def samples(tmp_path_factory):
     return {task: pack_samples([*map(dataset(task, folder).__getitem__, [(0, 0), (0, 1)])])[0] for task in TASKS}
 
 
+@pytest.mark.covers
 @pytest.mark.parametrize("task, name, level", FINE_TUNED)
 def test_no_task_adds_gradients_in_any_order(task, name, level, samples):
     encoder = ENCODERS[name](level, "tiny")
@@ -92,7 +94,7 @@ def repeat(name: str, level: str) -> None:
             assert len(found) == 1, f"{method} has {len(found)} different gradients"
 
 
-@pytest.mark.repeats
+@pytest.mark.full
 @pytest.mark.parametrize("name, level", ENCODED)
 def test_two_threads_repeat_every_bit(name, level):
     folders = [".", "tests", "tests/reliability"]
