@@ -10,7 +10,7 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -312,17 +312,16 @@ def _atoms(columns: dict[str, Column], xyz: list, place: np.ndarray, plddt: dict
         xyz = [axis.take(numbered) for axis in xyz]
         place = place[numbered]
 
-    occupancy, x, y, z, number = _numbers(columns, xyz)
     label = columns["label"].map(lambda text: "" if text in BLANK else text)
     atoms = Atoms(
         chain=columns["chain"],
-        number=number,
+        number=columns["number"].numbers(int),
         code=columns["code"].map(lambda text: BLANK.get(text, text)),
         residue=columns["residue"],
         atom=columns["atom"],
         altloc=columns["altloc"].map(lambda text: BLANK.get(text, text)),
-        occupancy=occupancy,
-        xyz=np.stack([x, y, z], axis=1),
+        occupancy=columns["occupancy"].map(lambda text: "1" if text in BLANK else text).numbers(),
+        xyz=np.stack([_coordinates(axis) for axis in xyz], axis=1),
         element=columns["element"].map(str.upper),
         hetero=columns["group"].where(lambda text: text.upper() == "HETATM"),
         b_factor=_by_residue(columns, plddt) if plddt else columns["b_factor"],
@@ -332,44 +331,12 @@ def _atoms(columns: dict[str, Column], xyz: list, place: np.ndarray, plddt: dict
     return atoms, dropped
 
 
-def _numbers(columns: dict[str, Column], xyz: list) -> list[np.ndarray]:
-    """Occupancies (1 without one), x, y, z and residue numbers. Raises ValueError of the first row that has none."""
-    occupancy, number = columns["occupancy"], columns["number"]
-    occupancies = [_number(1 if text in BLANK else text, float) for text in occupancy.values]
-    found = [np.array(occupancies, float)[occupancy.index]]
-    wrong = [np.array([value is None for value in occupancies], bool)[occupancy.index]]
-    for axis in xyz:
-        values, sound = axis.numbers()
-        wrong.append(~sound)
-        others = np.flatnonzero(~sound)
-        for row, text in zip(others.tolist(), axis.take(others).texts()):
-            value = _number(text, float)
-            if value is None:
-                break  # the first wrong row counts
-            values[row] = value
-            wrong[-1][row] = False
-        found.append(values)
-    numbers = [_number(text, int) for text in number.values]
-    wrong.append(np.array([value is None for value in numbers], bool)[number.index])
-    found.append(np.array([value or 0 for value in numbers], np.int64)[number.index])
-
-    in_some = np.logical_or.reduce(wrong)
-    if in_some.any():
-        row = int(in_some.argmax())
-        of_row = [occupancy.texts([row])[0], *(axis.take([row]).texts()[0] for axis in xyz)]
-        for text, is_wrong in zip(of_row, wrong):
-            if is_wrong[row]:
-                float(text)
-        int(number.texts([row])[0])
-    return found
-
-
-def _number(text: str, kind: Callable) -> float | int | None:
-    """The number that a text is, or None."""
-    try:
-        return kind(text)
-    except ValueError:
-        return None
+def _coordinates(axis) -> np.ndarray:
+    """The numbers of a column. Raises ValueError of the first row that has none."""
+    values, sound = axis.numbers()
+    others = np.flatnonzero(~sound)
+    values[others] = [float(text) for text in axis.take(others).texts()]
+    return values
 
 
 def _by_residue(columns: dict[str, Column], plddt: dict[tuple, str]) -> Column:

@@ -63,6 +63,13 @@ class Column(NamedTuple):
         """The numbers of the texts that some row has."""
         return np.flatnonzero(np.bincount(self.index)).tolist()
 
+    def numbers(self, kind=float) -> np.ndarray:
+        """The text of every row as a number. Raises ValueError of the first text that is none."""
+        used = self.used()
+        numbers = np.zeros(len(self.values), np.int64 if kind is int else float)
+        numbers[used] = [kind(self.values[i]) for i in used]
+        return numbers[self.index]
+
     def map(self, function) -> Column:
         """The column after `function` of every text."""
         return Column.of([function(text) for text in self.values], self.index)
