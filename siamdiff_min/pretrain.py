@@ -19,7 +19,7 @@ from .reading.store import open_store
 from .training import checkpoint
 from .training.config import flag, parent_of, printed
 from .training.engine import Run, begin, train
-from .training.evaluation import evaluate
+from .training.evaluation import Kept, evaluate
 from .training.metrics_file import summary
 from .training.ranks import Ranks, launch
 
@@ -42,8 +42,10 @@ def run(config: Namespace) -> int:
             ranks.say(printed(config))
             return 0
 
+        kept = Kept()
+
         def validate(epochs: float) -> dict[str, float]:
-            return evaluate(objective, held_out, config, ranks, Path(config.out) / "valid.tsv")
+            return evaluate(objective, held_out, config, ranks, Path(config.out) / "valid.tsv", kept)
 
         with ranks.alone_in(config.out):
             state = Run(config, objective, data, ranks)

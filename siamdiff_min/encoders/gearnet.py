@@ -58,15 +58,12 @@ class GearNet(Encoder):
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
         """Encode a batch. `graph` (or the builder's) gives edges and one-hots, `protein.pos` lengths and angles."""
         protein, graph = self.with_graph(protein, graph)
-        node_links = graph.links
+        node_links = graph.once("nodes", lambda: graph.links)
 
         # Messages between edges: along the line graph, and from every edge to the node where it ends.
         if self.num_angle_bins:
-            num_edges = graph.num_edges
-            edge = torch.arange(num_edges, device=graph.src.device)
-            edge_to_node = replace(node_links, source=edge, num_sources=num_edges)
-            edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, self.num_angle_bins)
-            edge_links = Links(edge_in, edge_out, angle_bin, num_edges, num_edges, self.num_angle_bins)
+            edge_to_node = graph.once("edges to nodes", lambda: from_edges(graph))
+            edge_links = graph.once("edges", lambda: line_links(graph, protein.pos, self.num_angle_bins))
             length = edge_lengths(graph, protein.pos)
             m = torch.cat([graph.edge_feature, length[:, None]], dim=-1)  # (E, edge_dim)
 
@@ -90,3 +87,15 @@ class GearNet(Encoder):
             protein=self.readout(node, protein.atom_protein, protein.num_proteins),
             residue_protein=protein.residue_protein,
         )
+
+
+def from_edges(graph: Graph) -> Links:
+    """A message from every edge to the node where it ends."""
+    edge = torch.arange(graph.num_edges, device=graph.src.device)
+    return replace(graph.links, source=edge, num_sources=graph.num_edges)
+
+
+def line_links(graph: Graph, pos: Tensor, num_bins: int) -> Links:
+    """A message along every edge of the line graph."""
+    edge_in, edge_out, angle_bin = line_graph(graph, pos, num_bins)
+    return Links(edge_in.int(), edge_out.int(), angle_bin.int(), graph.num_edges, graph.num_edges, num_bins)

@@ -9,6 +9,7 @@ vectors of the edges instead, by `shown_vector` and `shown_length`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,6 +40,7 @@ class Graph:
     shown_length: Tensor | None = None  # (E,) angstrom   in place of the lengths at the coordinates
     shown_vector: Tensor | None = None  # (E, 3)   in place of pos[src] - pos[dst], if the coordinates are hidden
     is_sorted: bool = False  # True from a builder; the edges of other graphs are checked
+    prepared: dict | None = None  # made by `once`, for a graph that is encoded again at the same coordinates
 
     def __post_init__(self):
         if not self.is_sorted:
@@ -53,6 +55,14 @@ class Graph:
     @property
     def num_edges(self) -> int:
         return len(self.src)
+
+    def once(self, name: str, make: Callable):
+        """What `make()` returns; a graph with `prepared` keeps it under this name."""
+        if self.prepared is None:
+            return make()
+        if name not in self.prepared:
+            self.prepared[name] = make()
+        return self.prepared[name]
 
     @property
     def links(self) -> Links:
@@ -69,7 +79,7 @@ class Graph:
         kept = keep.nonzero().squeeze(1)
         names = ["src", "dst", "relation", "edge_feature"]
         names += [name for name in ("shown_vector", "shown_length") if getattr(self, name) is not None]
-        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+        return replace(self, prepared=None, **{name: getattr(self, name)[kept] for name in names})
 
 
 @dataclass(frozen=True)

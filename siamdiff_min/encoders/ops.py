@@ -73,9 +73,9 @@ class Links:
     They come sorted by target, those between nodes also by relation: fast.py relies on it.
     """
 
-    source: Tensor  # (K,) long   0 .. num_sources - 1
-    target: Tensor  # (K,) long   0 .. num_targets - 1
-    relation: Tensor  # (K,) long   0 .. num_relations - 1
+    source: Tensor  # (K,) long or int   0 .. num_sources - 1
+    target: Tensor  # (K,) long or int   0 .. num_targets - 1
+    relation: Tensor  # (K,) long or int   0 .. num_relations - 1
     num_sources: int
     num_targets: int
     num_relations: int

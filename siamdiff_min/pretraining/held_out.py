@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -15,14 +17,16 @@ class HeldOutNoise(torch.Generator):
     common see the same one, whatever else they draw. What else a method draws comes from the generator itself.
     """
 
-    def __new__(cls, device: torch.device | str, name: str, draw: int = 0, draws: int = 1) -> HeldOutNoise:
+    def __new__(cls, device: torch.device | str, *_, **__) -> HeldOutNoise:
         return super().__new__(cls, device)  # type: ignore[call-arg]
 
-    def __init__(self, device: torch.device | str, name: str, draw: int = 0, draws: int = 1):
+    def __init__(self, device: torch.device | str, name: str, draw: int = 0, draws: int = 1, made: list | None = None):
         self.name = name
         self.draw = draw
         self.draws = draws
         self.streams: dict[str, torch.Generator] = {}
+        self.made = made or []  # by the methods that are `drawn_once`, in their order
+        self.replayed = iter([*self.made])
         self.manual_seed(self.seed_of(""))
 
     def seed_of(self, stream: str) -> int:
@@ -44,3 +48,22 @@ def stream(generator: torch.Generator, name: str) -> torch.Generator:
         own = torch.Generator(generator.device)
         generator.streams[name] = own.manual_seed(generator.seed_of(name))
     return generator.streams[name]
+
+
+def drawn_once(method: Callable) -> Callable:
+    """A method (..., generator) whose result depends on no weights: a validation takes that of the one before.
+
+    Everything that draws from one stream must be such a method, or nothing.
+    """
+
+    @wraps(method)
+    def draw(self, *arguments):
+        generator = arguments[-1]
+        if not isinstance(generator, HeldOutNoise):
+            return method(self, *arguments)
+        for known in generator.replayed:
+            return known
+        generator.made.append(method(self, *arguments))
+        return generator.made[-1]
+
+    return draw

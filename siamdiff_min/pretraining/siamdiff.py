@@ -21,7 +21,7 @@ from ..protein.constants import NUM_RESIDUE_TYPES
 from ..protein.protein import Protein
 from ..statistics import Entropy, Mean
 from .diffusion import Schedule, add_gaussian_noise, edges_to_vectors, hide_residues, random_mask
-from .held_out import stream
+from .held_out import HeldOutNoise, drawn_once, stream
 from .objective import LossAndLogs, Objective
 
 
@@ -91,6 +91,7 @@ class SiamDiff(Objective):
             loss, logs = loss + self.schedule.weight_sequence * sequence, logs | sequence_logs
         return loss, logs  # type: ignore[return-value]  # 0.0 if both weights are 0
 
+    @drawn_once
     def views(self, protein: Protein, generator: torch.Generator) -> tuple[list[Protein], dict]:
         """P_1 and P_2 (Alg. 1, lines 2-3), and the logs of the conformer. DiffPreT has P_1 alone."""
         native = self.encoder.builder.select_nodes(protein)
@@ -99,6 +100,7 @@ class SiamDiff(Objective):
         conformer, logs = self.draw_conformer(native, stream(generator, "second view"))
         return [native, conformer], logs
 
+    @drawn_once
     def draw_mask(self, protein: Protein, t: Tensor, generator: torch.Generator) -> Tensor:
         """The residues to mask (M,) at the steps t (B,); none without the sequence loss."""
         if not self.schedule.weight_sequence:
@@ -106,11 +108,14 @@ class SiamDiff(Objective):
         own = stream(generator, "mask")
         return random_mask(protein, self.schedule.mask_rate(t), own, self.conventions.mask_with_replacement)
 
+    @drawn_once
     def add_noise(self, protein: Protein, t: Tensor, chosen: Tensor, generator: torch.Generator) -> Noisy:
         """q(P^t | P^0) of Eq. 2 and Eq. 3: mask the sequence, build the graph, then move the atoms."""
         protein = hide_residues(protein, chosen, self.conventions.backbone)
         show_types = not (self.conventions.hide_all_types and self.schedule.weight_sequence)
         graph = self.encoder.builder(protein, show_types)
+        if isinstance(generator, HeldOutNoise):
+            graph = replace(graph, prepared={})  # it comes again with the same coordinates
         clean_length = edge_lengths(graph, protein.pos)
 
         atom_alpha_bar = self.alpha_bar[t - 1][protein.atom_protein]  # (N,)

@@ -4,6 +4,7 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from .loader import load_batches
 from .metrics_file import in_order
 from .ranks import Ranks, Record, totals
 
+MOST_KEPT = 1 << 30  # bytes of `Kept`
 DRAWS = 4  # of the noise of a held-out protein; docs/outputs.md has what chance is left, and what they cost
 
 
@@ -60,27 +62,71 @@ def each_batch(model: nn.Module, batches: list[list], data, config: Namespace, r
     return results
 
 
+class Kept:
+    """What does not depend on weights of held-out proteins: their second views, noise, edges and sorted links.
+
+    It is the same in every validation of a stage. On a CPU it is kept, in at most MOST_KEPT bytes.
+    """
+
+    def __init__(self, schedule=None):
+        self.schedule = schedule  # of the stage
+        self.made: dict[tuple[int, int], list] = {}  # of a batch and draw
+        self.room = MOST_KEPT
+
+    def add(self, batch: int, draw: int, generator: HeldOutNoise) -> None:
+        """Keep what was made, if there is room."""
+        if generator.device.type != "cpu" or (batch, draw) in self.made:
+            return
+        size = bytes_of(generator.made)
+        if 0 < size <= self.room:
+            self.made[batch, draw] = generator.made
+            self.room -= size
+
+
+def bytes_of(x) -> int:
+    """Of all tensors in lists, dicts and dataclasses."""
+    if isinstance(x, torch.Tensor):
+        return x.nbytes
+    if is_dataclass(x):
+        x = vars(x)
+    values = x.values() if isinstance(x, dict) else x
+    return sum(map(bytes_of, values)) if isinstance(x, (dict, list, tuple)) else 0
+
+
 def evaluate(
-    objective: nn.Module, data: Subset, config: Namespace, ranks: Ranks, file: Path | None = None
+    objective: nn.Module,
+    data: Subset,
+    config: Namespace,
+    ranks: Ranks,
+    file: Path | None = None,
+    kept: Kept | None = None,
 ) -> dict[str, float]:
     """The means of the loss and of all logs over the held-out proteins, whose number is `samples`.
 
     Every protein is measured alone (or with as many others as `objective.compared` says), with DRAWS draws of the noise
     of the current stage. The noise follows from its name alone (`HeldOutNoise`): neither --seed, --batch-size, the
     method nor the number of processes changes it. With `file` the losses of every protein and draw are written there.
+    `kept` goes from one validation of these data to the next.
 
     Empty if nothing is held out.
     """
     # Each batch is a protein, or as many as are compared with one another.
     batches = valid_keys(data.indices, getattr(objective, "compared", 1))
 
+    kept = kept or Kept()
+    schedule = getattr(objective, "schedule", None)
+    if kept.schedule is not schedule:  # another stage
+        kept.__init__(schedule)
+
     def measure(b: int, batch, names: list[str]) -> list[tuple]:
         found = []
+        protein = ",".join(names)
         for draw in range(DRAWS):
-            generator = HeldOutNoise(ranks.device, ",".join(names), draw, DRAWS)
+            generator = HeldOutNoise(ranks.device, protein, draw, DRAWS, kept.made.get((b, draw)))
             loss, logs = objective(batch, generator)
+            kept.add(b, draw, generator)
             record = logs | {"loss": Mean.of(loss.double().expand(len(names)))}
-            found.append(((b, draw, ",".join(names)), record))
+            found.append(((b, draw, protein), record))
         return found
 
     # The means over everything that was measured, on all processes.

@@ -3,11 +3,16 @@
 import pytest
 import torch
 from conftest import generator, real_protein
+from standin import configure
+from torch.utils.data import Subset
 
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import OBJECTIVES, SCHEDULES
 from siamdiff_min.pretraining.held_out import HeldOutNoise, stream
 from siamdiff_min.protein.geometry import normal_like
+from siamdiff_min.reading.crops import Crops
+from siamdiff_min.training import evaluation
+from siamdiff_min.training.ranks import Ranks
 
 
 def drawn(method: str, level: str, noise: torch.Generator) -> dict[str, torch.Tensor]:
@@ -64,3 +69,39 @@ def test_streams_do_not_depend_on_the_order_in_which_they_are_asked_for():
     x = normal_like(torch.zeros(3), stream(one, "noise"))
     stream(two, "mask"), torch.rand(2, generator=two), two.shares(1)
     assert torch.equal(normal_like(torch.zeros(3), stream(two, "noise")), x)
+
+
+class Three(Crops):
+    """Three proteins, two of which have one name."""
+
+    def __init__(self):
+        self.checksum = ""
+
+    def __getitem__(self, key):
+        first = 10 * key[1]
+        return real_protein(dtype=torch.float32).crop(first, 20), "ab"[key[1] % 2]
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("room", [1 << 21, 1 << 30, 0])
+@pytest.mark.parametrize("level", ["atom", "residue"])
+def test_what_a_validation_keeps_changes_no_number(level, room, tmp_path, monkeypatch):
+    """Nor does it if only a part of it has room, with other weights, or in another stage."""
+    monkeypatch.setattr(evaluation, "MOST_KEPT", room)
+    torch.manual_seed(0)
+    objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"](level, "tiny"), level)
+    kept = evaluation.Kept()
+    config = configure(tmp_path)
+    for stage in (1, 1, 2):
+        objective.set_stage(stage)
+        found = []
+        for each in (kept, None):
+            file = tmp_path / "valid.tsv"
+            evaluation.evaluate(objective, Subset(Three(), range(3)), config, Ranks(torch.device("cpu")), file, each)
+            found.append(file.read_text())
+        assert found[0] == found[1]
+        assert sum(map(evaluation.bytes_of, kept.made.values())) == evaluation.MOST_KEPT - kept.room <= room
+        assert len(kept.made) == 12 or room < 1 << 30
+        with torch.no_grad():
+            for parameter in objective.parameters():
+                parameter.mul_(1.1)
