@@ -6,6 +6,7 @@
     python -m benchmarks.speed reading     bundled structures read, here and by other programs that are installed
     python -m benchmarks.speed store       random crops from a store of 100,000 proteins
     python -m benchmarks.speed embedding   bundled structures embedded per second, by the command that users run
+    python -m benchmarks.speed commands    what people run, beside another checkout: CPU seconds in turns (commands.py)
     python -m benchmarks.speed ddp         proteins per second of 1, 2, ... processes, one thread each
 
 Options: `python -m benchmarks.speed --help`.
@@ -32,7 +33,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import step
+from benchmarks import commands, step
 from benchmarks.pdb import write_pdb
 from benchmarks.step import timed
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
@@ -280,7 +281,12 @@ def ddp(args: argparse.Namespace) -> None:
 
 
 COMMANDS = {"step": (step.measure, 5), "against": (step.compare, 20), "graph": (graph, 5), "reading": (reading, 3)}
-COMMANDS |= {"store": (store, 5), "embedding": (embedding, 3), "ddp": (ddp, 3)}  # what to run, how often
+COMMANDS |= {
+    "store": (store, 5),
+    "embedding": (embedding, 3),
+    "ddp": (ddp, 3),
+    "commands": (commands.commands, 3),
+}  # what to run, how often
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -292,7 +298,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000], help="graph: nodes")
     parser.add_argument("--every", type=int, default=8, help="reading: one structure of so many")
     parser.add_argument("--files", nargs="+", default=[], help="reading: patterns of files, in place of the bundle")
-    parser.add_argument("--beside", help="reading: another checkout, in place of other programs")
+    parser.add_argument("--beside", help="commands, reading: another checkout (reading: in place of other programs)")
+    parser.add_argument("--rows", nargs="+", help="commands: beginnings of the rows' names")
     parser.add_argument("--proteins", type=int, default=100_000, help="store")
     parser.add_argument("--crops", type=int, default=2000, help="store")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="ddp: numbers of processes")

@@ -419,6 +419,7 @@ COMMANDS = {
     "reading --every 1": "| 2 .cif.gz | 1,299 |",
     "store --proteins 5 --crops 20": "6 proteins, in the page cache: ",
     "embedding --level residue --size tiny": "structures/s",
+    "commands --rows wrong": "| wrong option | ",
 }
 
 
