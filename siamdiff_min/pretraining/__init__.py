@@ -48,10 +48,13 @@ def build_siamdiff(
     simulated = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}[level]
     schedules = schedules_of(preset)
     changes = ABLATIONS[ablation]
+    held_out = None
+    trained = schedules
     if "t" in changes:
-        schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
-    stages = {stage: schedule.ablated(**changes) for stage, schedule in schedules.items()}
-    return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim)
+        trained = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
+        held_out = schedules  # all of it, as of the whole method: so that losses can be compared
+    stages = {stage: schedule.ablated(**changes) for stage, schedule in trained.items()}
+    return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim, held_out)
 
 
 def build_diffpret(

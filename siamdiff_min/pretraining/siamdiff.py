@@ -39,8 +39,8 @@ class SiamDiff(Objective):
 
     SiamDiff denoises each view from the other. Minus that loss (Eq. 13; Eq. 14 simplifies it) plus a constant is, with
     some approximations, a lower bound on the mutual information of both representations (Sec. 4.3, App. C).
-    `stages` holds the schedule of stage 1 and 2; a zero weight leaves that diffusion out altogether. Head names are
-    those of the released task checkpoints.
+    `stages` holds the schedule of stage 1 and 2; a zero weight leaves that diffusion out altogether. `held_out` are
+    other schedules for evaluation. Head names are those of the released task checkpoints.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class SiamDiff(Objective):
         stages: dict[int, Schedule],
         conventions: Conventions = PAPER,
         head_dim: int | None = None,
+        held_out: dict[int, Schedule] | None = None,
     ):
         super().__init__(encoder)
         self.draw_conformer = conformer
@@ -60,13 +61,21 @@ class SiamDiff(Objective):
         self.struct_mlp = MLP(2 * d, hidden, hidden, 1)
         self.seq_mlp = MLP(d, hidden, hidden, NUM_RESIDUE_TYPES)
         self.stages = stages
-        self.schedule = stages[1]
-        self.register_buffer("alpha_bar", self.schedule.alpha_bar.float(), persistent=False)
+        self.held_out = held_out or stages
+        self.register_buffer("alpha_bar", stages[1].alpha_bar.float(), persistent=False)
+        self.set_stage(1)
 
     def set_stage(self, stage: int) -> None:
         """Train on the noise steps t of stage 1 or 2 (Sec. 3.4)."""
-        self.schedule = self.stages[stage]
+        self.stage = stage
+        self.schedule = (self.stages if self.training else self.held_out)[stage]
         self.alpha_bar = self.schedule.alpha_bar.to(self.alpha_bar)
+
+    def train(self, mode: bool = True) -> "SiamDiff":
+        """Training mode, or that of evaluation, at the noise of `held_out`."""
+        super().train(mode)
+        self.set_stage(self.stage)
+        return self
 
     def kept_heads(self) -> dict[str, nn.Module]:
         """The sequence head (Eq. 7), which tells how likely a mutant is, if any stage trains it."""

@@ -150,6 +150,10 @@ def test_a_fixed_noise_level_is_the_same_in_both_stages(preset, ablation, level)
         objective.set_stage(stage)
         t = objective.schedule.draw_t(3, generator())
         assert (objective.schedule.alpha_bar[t - 1] == expected).all()
+        objective.eval()
+        assert objective.schedule is SCHEDULES[preset][stage]  # a held-out protein meets the noise of the whole method
+        assert torch.equal(objective.alpha_bar, objective.schedule.alpha_bar.float())
+        objective.train()
 
 
 def test_mask_is_independent_with_the_given_rate_and_never_empty():
