@@ -71,8 +71,13 @@ def mutants(argv: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--per-position", type=int, default=2, help="at most, in the next batch (default: 2)")
     explore = "weight of the width of the interval: 1 takes the highest upper ends (default: 0)"
     parser.add_argument("--explore", type=float, default=0.0, help=explore)
+    text = "an encoder of your own with a head for residue types, in place of both bundled ones"
+    parser.add_argument("--checkpoint", help=text)
     parser.add_argument("--out", type=Path, default="mutants", help="folder of the results (default: mutants)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.checkpoint:
+        find_weights(args.checkpoint)
+    return args
 
 
 def embed(argv: Sequence[str] | None = None) -> Namespace:

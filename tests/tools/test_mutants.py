@@ -17,14 +17,16 @@ import torch
 import siamdiff_min
 from siamdiff_min import ConfigError, Protein
 from siamdiff_min.cli import main
+from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.ops import MLP
 from siamdiff_min.encoders.weights import find_weights, load_encoder, load_encoder_file
 from siamdiff_min.files import checksum, lock
 from siamdiff_min.pretraining.diffusion import hide_residues
-from siamdiff_min.protein.constants import ONE_LETTER
+from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.reading.structure import Structure, join
-from siamdiff_min.tools.mutants import mutation_model
+from siamdiff_min.tools.mutants import ranking as ranking_module
 from siamdiff_min.tools.mutants import trust as trust_module
+from siamdiff_min.tools.mutants.log_odds import log_odds, state_of
 from siamdiff_min.tools.mutants.mutation_model import (
     LEVEL,
     Effects,
@@ -33,7 +35,6 @@ from siamdiff_min.tools.mutants.mutation_model import (
     Prior,
     leave_out_errors,
     leaving,
-    log_odds,
     main_directions,
     standardised,
 )
@@ -99,9 +100,37 @@ def test_log_odds_are_those_of_the_whole_structure_masked_once_for_each_residue(
             logs = head(encoder(hidden).residue[row]).log_softmax(-1)
             expected.append(logs - logs[protein.residue_type[row]])
     counted = []
-    found = log_odds(name, protein, [[row] for row in rows], lambda: counted.append(1))
+    found = log_odds(name, protein, [[row] for row in rows], lambda: counted.append(1)).numpy()
     assert np.abs(found - torch.stack(expected).numpy()).max() < tolerance
     assert sum(counted) == len(rows) and found.std() > 0.5
+
+
+@pytest.mark.parametrize("name", ["siamdiff-residue", "siamdiff-atom"])
+def test_the_state_of_one_residue_is_that_of_the_whole_encoder(name):
+    """Though only what it depends on is computed."""
+    encoder = load_encoder(name, "cpu")
+    protein = siamdiff_min.read_structure(EXAMPLE).protein
+    hidden = encoder.builder.select_nodes(hide_residues(protein, torch.tensor([20]), 4))
+    graph = encoder.builder(hidden)
+    with torch.inference_mode():
+        whole = encoder(hidden, graph).residue
+        for residue in (0, 20, 55):
+            torch.testing.assert_close(state_of(encoder, hidden, graph, residue), whole[residue], rtol=1e-5, atol=1e-5)
+
+
+def test_an_encoder_of_ones_own_ranks_by_its_own_head(tmp_path):
+    """In place of both bundled ones; one without a head for residue types is refused."""
+    encoder = ENCODERS["gearnet"]("residue", "tiny")
+    head = MLP(encoder.out_dim, 8, 20)
+    encoder.save(tmp_path / "own.pt", seq_mlp=head.state_dict())
+    encoder.save(tmp_path / "without.pt")
+    ranking = rank_mutants(EXAMPLE, checkpoint=tmp_path / "own.pt")
+    protein = siamdiff_min.read_structure(EXAMPLE).protein
+    expected = log_odds(tmp_path / "own.pt", protein, [[1]])[0]
+    (row,) = [row for row in ranking.rows if row["mutation"] == "T2Y"]
+    assert row["log_odds"] == pytest.approx(float(expected[ONE_LETTER.index("Y")]))
+    with pytest.raises(ConfigError, match=r"without\.pt has no head for the types of residues, so no log-odds"):
+        rank_mutants(EXAMPLE, checkpoint=tmp_path / "without.pt")
 
 
 def test_far_residues_change_nothing():
@@ -374,7 +403,9 @@ POSITIONS = Positions([[4], [5], [6], [9]], [("A", 52, ""), ("A", 52, "a"), ("A"
         ("B:Val52Trp", "B:V52W"),
     ]
     + [(f"A52G{sign}L-3P", "A:A52G/A:L-3P") for sign in ("_", "-")]
-    + [("Ala52Gly-Leu-3Pro", "A:A52G/A:L-3P"), ("p.[Ala52Gly;Leu-3Pro]", "A:A52G/A:L-3P")],
+    + [("Ala52Gly-Leu-3Pro", "A:A52G/A:L-3P"), ("p.[Ala52Gly;Leu-3Pro]", "A:A52G/A:L-3P")]
+    + [(f"NP_000001.1:{text}", "A:A52G") for text in ("p.Ala52Gly", "p.(Ala52Gly)", "p.[Ala52Gly;Leu-3=]")]
+    + [(text, "WT") for text in ("wt", "_wt", "_sy", "p.=", "p.(=)", "p.Ala52=", "NP_000001.1:p.=", "A52=")],
 )
 def test_mutations_are_read_as_people_write_them(text, mutant):
     assert POSITIONS.name(*POSITIONS.read([text])) == mutant
@@ -391,6 +422,35 @@ def test_all_misfits_are_one_sentence():
         POSITIONS.read(["A52G", "G52aK", "L-3P", "A52"])
 
 
+def test_the_chain_behind_the_type_is_hinted_at():
+    with pytest.raises(ConfigError, match=r"LA38G \(is no mutation like A52G; of chain A it is A:L38G\)"):
+        POSITIONS.read(["LA38G", "SA0G"])
+
+
+def test_a_table_of_mavedb_is_read(kept, tmp_path, capsys):
+    """Accessions first, names of HGVS, a score; synonymous rows are the wild type, and counted."""
+    (tmp_path / "out").mkdir()
+    shutil.copy(kept, tmp_path / "out" / "log-odds.npz")
+    names = [
+        f"NP_000001.1:p.{RESIDUES[ONE_LETTER.index(name[0])].title()}{name[1:-1]}{name[-1]}" for name, _ in MEASURED
+    ]
+    names = [f"{name[:-1]}{RESIDUES[ONE_LETTER.index(name[-1])].title()}" for name in names]
+    rows = [
+        *zip(names, (value for _, value in MEASURED)),
+        ("p.=", 0.0),
+        ("p.Gly9=", 0.1),
+        ("_wt", 0.0),
+        ("p.Thr2Ter", -3),
+    ]
+    lines = [f"urn:mavedb:1-a-1#{k},NA,NA,{name},{value}" for k, (name, value) in enumerate(rows)]
+    table = tmp_path / "scores.csv"
+    table.write_text("\n".join(["accession,hgvs_nt,hgvs_splice,hgvs_pro,score", *lines]))
+    assert main(["mutants", str(EXAMPLE), "--measured", str(table), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert f"{len(MEASURED)} mutants measured" in said and "1 left out, a stop codon" in said
+    assert "2 synonymous, read as WT: p.=, p.Gly9=" in said and "measured 3 times" in said
+
+
 def test_a_name_that_a_spreadsheet_made_a_date_is_said():
     for text in ("2-Jan", "Mar-05", "02.01.2026", "2026-01-02", "1/2/2026"):
         with pytest.raises(ConfigError, match="is a date: a spreadsheet may have made it of a name"):
@@ -401,8 +461,9 @@ def test_a_name_that_a_spreadsheet_made_a_date_is_said():
     ("kind", "texts"),
     [
         ("a stop codon", ["A52*", "p.Ala52Ter"]),
-        ("a deletion", ["A52del", "A52_L53del"]),
-        ("an insertion", ["A52_L53insGG", "A52dup", "A52delinsGG"]),
+        ("a deletion", ["A52del", "A52_L53del", "delV7", "NP_1.1:p.Ala52del"]),
+        ("an insertion", ["A52_L53insGG", "A52dup", "A52delinsGG", "insA5", "delinsA5"]),
+        ("of an effect that is not known", ["p.?", "NP_1.1:p.Met1?", "NA"]),
         ("a frame shift", ["A52Gfs*3", "Ala52fs"]),
         ("in a gap of the structure", ["A20G", "A52G/A20G"]),
         ("", ["A52G", "A53G", "C52G", "WT", "Ala52Gly"]),
@@ -597,7 +658,7 @@ def test_the_page_runs_as_printed(kept, ranking, tmp_path, monkeypatch, capsys):
     (tmp_path / "protein_g").mkdir()
     shutil.copy(kept, tmp_path / "protein_g" / "log-odds.npz")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mutation_model, "log_odds", None)
+    monkeypatch.setattr(ranking_module, "log_odds", None)
     assert main(command.split()) == 0
     for line in capsys.readouterr().out.splitlines()[:3]:
         assert line in page

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...encoders.weights import find_weights
-from ...files import printable, replacing, write_file, write_rows
+from ...files import printable, read_rows, replacing, write_file, write_rows
 from ...machine import identity
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
@@ -24,7 +24,7 @@ from ..report import picture
 from ..report.captions import text
 from ..report.picture import Picture
 from ..table.labels import read_table
-from .mutation_model import AROUND, Mutation
+from .mutation_model import Mutation
 from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants
 
@@ -58,6 +58,7 @@ def run(args: Namespace) -> int:
             not_positions=args.not_positions,
             types=args.types,
             not_types=args.not_types,
+            checkpoint=args.checkpoint,
         )
         folder = args.out / column.replace("/", "_")
         write_results(folder, f"{column or 'mutants'} of {args.structure.name}", ranking)
@@ -80,8 +81,11 @@ def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
     """
     if not args.measured:
         return [], {"": []}
-    titles = args.name_column, args.value_column, args.missing
-    table = read_table(args.measured, "regression", *titles, keep_repeats=True)
+    # A table of MaveDB has accessions first, then names of HGVS, and a score.
+    first, *_ = read_rows(args.measured, "\t;,").values()
+    name = args.name_column or ("hgvs_pro" if "hgvs_pro" in first else None)
+    value = args.value_column or (["score"] if name == "hgvs_pro" and "value" not in first else None)
+    table = read_table(args.measured, "regression", name, value, args.missing, keep_repeats=True)
     for note in table.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
     names = [row.name for row in table.rows]
@@ -110,7 +114,7 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
                 types=[*ONE_LETTER],
                 chain=chains,
                 number=[f"{number}{code}" for number, code in zip(numbers, codes)],
-                encoder=[identity(name, find_weights(name)) for name in AROUND],
+                encoder=[identity(name, find_weights(name)) for name in ranking.encoders],
             )
     write_file(folder / "report.html", page(title, ranking))
 

@@ -5,29 +5,19 @@ With measurements, a Gaussian process learns how the effects differ from this ra
 slope for each of its mutations, plus the effects of its mutations.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from Bio.Align import substitution_matrices
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import rbf_kernel
 
-from ...encoders.ops import MLP
-from ...encoders.weights import load_encoder, load_encoder_file, load_weights
-from ...machine import cores
-from ...pretraining.diffusion import hide_residues
 from ...protein.constants import ONE_LETTER
-from ...protein.protein import Protein
 from ..evidence.conformal import reach
 
-# Of a masked residue, the encoder sees what is this near, in angstrom. Compared with the whole structure, log-odds of
-# 1STN, 1BNI and 2LZM differ by .01 on average, and by .11 at most.
-AROUND = {"siamdiff-residue": 35.0, "siamdiff-atom": 20.0}
 DIRECTIONS = 8  # main directions of each encoder's features; 4 and 16 were no better in the study
 BURIAL = 0.5  # weight of the number of neighbours in the ranking without measurements
 RANKING = 0.2  # mean slope of the effects along this ranking before anything is measured, both standardised
@@ -67,56 +57,14 @@ def positions_of(mutant: Mutant) -> frozenset[int]:
 # ---- what is known of every position ---------------------------------------------------------------------------------
 
 
-def log_odds(
-    name: str, protein: Protein, residues: Sequence[Sequence[int]], done: Callable[[], object] = list
-) -> np.ndarray:
-    """log p(type) - log p(own type) at P positions, each masked on its own: (P, 20).
-
-    `residues` are the rows of each position in the protein: one, or one for each copy of its chain. All copies are
-    masked, and the first is read. `done` is called after every position. Threads share the work: one for each core.
-    """
-    encoder = load_encoder(name, "cpu")
-    state = load_encoder_file(name)["seq_mlp"]
-    sizes = [len(tensor) for key, tensor in state.items() if key.endswith("weight")]
-    head = MLP(encoder.out_dim, *sizes)
-    load_weights(head, state, name)
-    builder = encoder.builder
-    ca = protein.alpha_carbons().pos
-
-    @torch.inference_mode()
-    def score(copies: Sequence[int]) -> torch.Tensor:
-        # Cut out the surroundings. A residue's row there is the number of residues before it that are near.
-        first = copies[0]
-        near = (ca - ca[first]).norm(dim=-1) < AROUND[name]
-        row = near.cumsum(0) - 1
-        masked = [copy for copy in copies if near[copy]]
-        hidden = hide_residues(protein.select_residues(near), row[masked], builder.conventions.backbone)
-
-        # What the head expects at the masked residue.
-        hidden = builder.select_nodes(hidden)
-        graph = builder(hidden, not builder.conventions.hide_all_types)
-        encoding = encoder(hidden, graph)
-        logs = head(encoding.residue[row[first]]).log_softmax(-1)
-        done()
-        return logs - logs[protein.residue_type[first]]
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small operations of several threads wait for each other
-    try:
-        with ThreadPoolExecutor(min(threads, cores())) as pool:
-            return torch.stack([*pool.map(score, residues)]).numpy()
-    finally:
-        torch.set_num_threads(threads)
-
-
 @dataclass(frozen=True, eq=False)
 class PositionFeatures:
     """What the model sees of P positions that may be mutated."""
 
     wild: np.ndarray  # (P,) int   types
     neighbours: np.ndarray  # (P, 2)   residues with their CA within 8 and 12 angstrom
-    features: np.ndarray  # (2, P, d)   of both encoders
-    odds: np.ndarray  # (2, P, 20)
+    features: np.ndarray  # (K, P, d)   of K encoders
+    odds: np.ndarray  # (K, P, 20)
 
     @cached_property
     def ranking(self) -> np.ndarray:

@@ -14,13 +14,16 @@ MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])", 
 LONG = re.compile(r"(?:(\w+):)?([A-Z]{3})(-?\d+)([A-Za-z]?)([A-Z]{3})", re.IGNORECASE)  # insertion code, new type
 # Between mutations. A:A52G is a mutation of chain A, A52G:L60V are two; T2E-Y3A are two, L-3P is one of residue -3.
 BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}-?\d)")
-PREFIX = re.compile(r"p\.\s*")  # of HGVS, which may have brackets too
-WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type"}
+PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; it may have brackets too
+WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "_wt"}
+SYNONYMOUS = re.compile(r"=|_sy|([A-Z]{1,3}-?\d+)=", re.IGNORECASE)  # the protein is the wild type's
+WITH_CHAIN = re.compile(r"([A-Z])(\w)(-?\d+[A-Z])", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
 NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by habit
     "a frame shift": re.compile(r"\dfs|\d[A-Z]{1,3}fs", re.IGNORECASE),
-    "an insertion": re.compile(r"\d(ins|dup|delins)|(?<!del)ins", re.IGNORECASE),
-    "a deletion": re.compile(r"\d(del|Δ)", re.IGNORECASE),
+    "an insertion": re.compile(r"\d(ins|dup|delins)|(?<!del)ins|^(p\.)?delins", re.IGNORECASE),
+    "a deletion": re.compile(r"\d(del|Δ)|^(p\.)?(del|Δ)[A-Z]", re.IGNORECASE),
     "a stop codon": re.compile(r"\d(\*|ter|stop)", re.IGNORECASE),
+    "of an effect that is not known": re.compile(r"^(.*p\.)?(\?|0|na)$|\?\)?$", re.IGNORECASE),
 }
 GAP = "in a gap of the structure"
 RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
@@ -123,6 +126,10 @@ class Positions(NamedTuple):
                 found = parse(word)
                 if not found:
                     wrong[word] = "is no mutation like A52G"
+                    of_chain = WITH_CHAIN.fullmatch(word)
+                    if of_chain:
+                        own, chain, rest = of_chain.groups()
+                        wrong[word] += f"; of chain {chain} it is {chain}:{own}{rest}"
                     if DATE.fullmatch(text.strip()):
                         wrong[word] = "is a date: a spreadsheet may have made it of a name, so format the names as text"
                     continue
@@ -229,11 +236,16 @@ def are_copies(one: Mapping, two: Mapping) -> bool:
 def words_of(text: str) -> list[str]:
     """The mutations in a text, none of the wild type."""
     text = text.strip()
+    if PREFIX.match(text):
+        text = PREFIX.sub("", text, count=1).strip("[]()")
     if text.lower() in WILD_TYPE:
         return []
-    if PREFIX.match(text):
-        text = PREFIX.sub("", text).strip("[]()")
-    return BETWEEN.split(text)
+    return [word for word in BETWEEN.split(text) if not SYNONYMOUS.fullmatch(word)]
+
+
+def is_synonymous(text: str) -> bool:
+    """Whether a text says that the protein is that of the wild type, though the gene is not."""
+    return not words_of(text) and text.strip().lower() not in WILD_TYPE
 
 
 def parse(word: str) -> Word | None:

@@ -21,11 +21,13 @@ from ...machine import progress
 from ...reading.parse import read_structure
 from ...reading.structure import Structure
 from ..table.values import odd_values
-from . import mutation_model, trust
-from .mutation_model import AROUND, Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
-from .mutation_names import Positions, wanted
+from . import trust
+from .log_odds import log_odds
+from .mutation_model import Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
+from .mutation_names import Positions, is_synonymous, wanted
 from .trust import Trust
 
+BUNDLED = "siamdiff-residue", "siamdiff-atom"
 BETTER = "better than chance: worth using at new positions"
 NOT_BETTER = "not told apart from chance: do not use it at new positions"
 ONE_SIDED = 0.75  # share of the next batch that has one of 4 types: about 0.2 in a random one
@@ -47,6 +49,7 @@ class Ranking:
     sign: int  # -1 if lower is better
     reference: float  # the wild type if it is known, else the mean of what was measured: maps are relative to it
     reference_name: str
+    encoders: Sequence[str]  # whose features and log-odds these are
 
     def __repr__(self) -> str:
         return f"Ranking({len(self.rows)} mutants, {len(self.measured)} measured: {self.verdict})"
@@ -110,6 +113,7 @@ def rank_mutants(
     not_positions: str | None = None,
     types: str | None = None,
     not_types: str | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Ranking:
     """Rank all single mutants of a structure, by measured mutants if there are any.
 
@@ -126,6 +130,7 @@ def rank_mutants(
         positions, not_positions: those of the next batch, by the structure's numbers: "5-60,80". A chain's first Met
             stays unless it is named here.
         types, not_types: the new types of the next batch: "AVIL".
+        checkpoint: an encoder of your own, with a head for residue types, in place of both bundled ones.
 
     Raises StructureError, and ConfigError for mutations that do not fit the structure.
     """
@@ -143,7 +148,8 @@ def rank_mutants(
     pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
     known, notes = read_measurements(numbering, pairs, shift, wild_type)
     names = {numbering.name(mutant): found.value for mutant, found in known.items()}
-    features = known_features(structure, numbering.residues, kept)
+    encoders = BUNDLED if checkpoint is None else (str(checkpoint),)
+    features = known_features(structure, numbering.residues, kept, encoders)
 
     # The model takes measurements of which more is better.
     sign = -1 if lower_is_better else 1
@@ -210,6 +216,7 @@ def rank_mutants(
         sign=sign,
         reference=reference,
         reference_name=reference_name,
+        encoders=encoders,
     )
 
 
@@ -236,6 +243,9 @@ def read_measurements(
             left_out[kind].append(text)
     notes = [f"{len(texts)} left out, {kind}: {first_three(texts)}" for kind, texts in left_out.items()]
     pairs = [(text, value) for text, value in pairs if not kinds[text]]
+    synonymous = [text for text, _ in pairs if is_synonymous(text)]
+    if synonymous:
+        notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
 
     # Repeats come together.
     mutants = positions.read([text for text, _ in pairs], shift)
@@ -330,19 +340,21 @@ def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]
 # ---- what is known of every position ---------------------------------------------------------------------------------
 
 
-def known_features(structure: Structure, residues: list[list[int]], kept: Path | None = None) -> PositionFeatures:
+def known_features(
+    structure: Structure, residues: list[list[int]], kept: Path | None = None, encoders: Sequence[str] = BUNDLED
+) -> PositionFeatures:
     """The features and log-odds of positions, from the file `kept` if it is of the same structure and encoders.
 
     `residues` are the rows of each position in the structure: of its chain, and of the copies of this chain.
     """
-    key = key_of(structure, residues)
+    key = key_of(structure, residues, encoders)
     known = {}
     if kept and kept.exists():
         with np.load(kept, allow_pickle=False) as file:
             if str(file["key"]) == key:
                 known = {"features": file["features"], "odds": file["odds"]}
     if not known:
-        known = expected(structure, residues)
+        known = expected(structure, residues, encoders)
         if kept:
             with replacing(kept) as file:
                 np.savez(file, key=np.array(key), **known)
@@ -355,22 +367,25 @@ def known_features(structure: Structure, residues: list[list[int]], kept: Path |
     return PositionFeatures(protein.residue_type[first].numpy(), np.stack(neighbours, axis=1), **known)
 
 
-def key_of(structure: Structure, residues: list[list[int]]) -> str:
+def key_of(structure: Structure, residues: list[list[int]], encoders: Sequence[str]) -> str:
     """A hash of all that decides on features and log-odds: the atoms, the residues that are asked for, the encoders."""
     protein = structure.protein
     rows = torch.tensor([row for copies in residues for row in copies])
     digest = hashlib.sha256()
     for tensor in (protein.pos, protein.atom_name, protein.residue_type, protein.residue_index, rows):
         digest.update(tensor.numpy().tobytes())
-    for name in AROUND:
+    for name in encoders:
         digest.update(checksum(find_weights(name)).encode())
     return digest.hexdigest()
 
 
-def expected(structure: Structure, residues: list[list[int]]) -> dict[str, np.ndarray]:
-    """The features (2, P, d) of both encoders, and the log-odds (2, P, 20) of every type. It takes a minute."""
+def expected(structure: Structure, residues: list[list[int]], encoders: Sequence[str]) -> dict[str, np.ndarray]:
+    """The features (K, P, d) of K encoders, and the log-odds (K, P, 20) of every type. Raises ConfigError.
+
+    It takes a minute.
+    """
     first = [copies[0] for copies in residues]
-    features = [load_encoder(name, "cpu").embed(structure).per_residue[first] for name in AROUND]
-    with progress(total=len(AROUND) * len(residues), unit="residue") as bar:
-        odds = [mutation_model.log_odds(name, structure.protein, residues, bar.update) for name in AROUND]
+    with progress(total=len(encoders) * len(residues), unit="residue") as bar:
+        odds = [log_odds(name, structure.protein, residues, bar.update).numpy() for name in encoders]
+    features = [load_encoder(name, "cpu").embed(structure).per_residue[first] for name in encoders]
     return {"features": np.stack(features), "odds": np.stack(odds)}
