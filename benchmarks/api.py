@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import siamdiff_min
 import siamdiff_min.tools.table.command  # the task `table`
+from siamdiff_min.files import Parser
 
 HEAD = """# The public names
 
@@ -100,4 +101,5 @@ def wrapped(line: str) -> str:
 
 
 if __name__ == "__main__":
+    Parser(description=__doc__.splitlines()[0]).parse_args()
     print(page(), end="")

@@ -94,8 +94,8 @@ def differences(config: Namespace) -> list[Difference]:
     for field in fields(Conventions):
         of, level = field.metadata["of"], field.metadata["level"]
         if (not of or words & {*of}) and level in ("", config.level):
-            values = [getattr(conventions, field.name) for conventions in (PAPER, OFFICIAL)]
-            found.append(Difference(field.name, *values, str(field.metadata["row"])))
+            paper, official = getattr(PAPER, field.name), getattr(OFFICIAL, field.name)
+            found.append(Difference(field.name, paper, official, str(field.metadata["row"])))
 
     # What is not a field of the conventions.
     if "method" in config and subject in STAGED:
@@ -104,8 +104,8 @@ def differences(config: Namespace) -> list[Difference]:
         if config.epochs in EPOCHS.values():
             found.append(Difference("epochs", EPOCHS["paper"], EPOCHS["official"], "2"))
         for stage in (1, 2):
-            noise = [str(SCHEDULES[preset][stage]) for preset in ("paper", "official")]
-            found.append(Difference(f"noise of stage {stage}", *noise, "1, 2, 11"))
+            noise = {preset: str(SCHEDULES[preset][stage]) for preset in ("paper", "official")}
+            found.append(Difference(f"noise of stage {stage}", noise["paper"], noise["official"], "1, 2, 11"))
     if "task" in config and subject in OFFICIAL_EPOCHS:
         paper = [TABLE_6[subject][config.level].epochs]
         official = OFFICIAL_EPOCHS[subject]["epochs"]
