@@ -22,8 +22,6 @@ from siamdiff_min.encoders.esm import (
     VOCABULARY,
     ESMGearNet,
     Tokens,
-    rotary_angles,
-    rotate,
     tokenise,
 )
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
@@ -114,19 +112,6 @@ def test_tokens_one_residue_after_the_other(case):
     assert split(tokens) == sorted(expected, key=lambda sequence: len(sequence[0]))
     letters = torch.tensor(RESIDUE_TOKEN)[protein.residue_type].masked_fill(protein.masked, MASK)
     assert torch.equal(tokens.token[tokens.of_residue], letters)
-
-
-def test_rotary_products_depend_on_the_offset_only():
-    q, k = torch.randn(2, 1, 1, 16, dtype=torch.float64, generator=generator(0))
-    products = []
-    for at in (0, 5, 900):
-        q_angle, k_angle = (rotary_angles(torch.tensor([p]), 16, torch.float64) for p in (at, at + 7))
-        products.append((rotate(q, *q_angle) * rotate(k, *k_angle)).sum())
-    turned = torch.view_as_complex(torch.stack(q.flatten().chunk(2), -1).contiguous())  # the published definition
-    other = torch.view_as_complex(torch.stack(k.flatten().chunk(2), -1).contiguous())
-    frequency = 10000 ** (-torch.arange(8, dtype=torch.float64) / 8)
-    expected = (turned * (other * torch.polar(torch.ones_like(frequency), 7 * frequency)).conj()).real.sum()
-    assert max(abs(p - expected) for p in products) < 1e-12
 
 
 def test_golden_network():

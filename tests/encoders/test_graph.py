@@ -9,8 +9,7 @@ from conftest import generator, golden_graph, golden_order, load_golden, move, r
 from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder, edge_lengths, line_graph
 from siamdiff_min.files import ConfigError
-from siamdiff_min.protein.geometry import angle, length
-from siamdiff_min.protein.neighbors import nearest_neighbors
+from siamdiff_min.protein.geometry import angle
 from siamdiff_min.protein.protein import Protein
 
 FILES = ["1A8O_raw", "2BEG", "2XHE", "1LCD_A", "batch3"]
@@ -233,14 +232,3 @@ def test_ties_do_not_depend_on_the_batch(level, most):
                 assert torch.equal(getattr(graph, name)[own] - first, getattr(alone[i], name))
             assert torch.equal(graph.relation[own], alone[i].relation)
             first += views[i].num_atoms
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_of_points_equally_far_the_lower_index_is_nearer(dtype):
-    points = lattice(3.8).pos.to(dtype)
-    distance = length(points[:, None] - points).float().fill_diagonal_(torch.inf)
-    nearest = distance.sort(dim=1, stable=True).indices
-    for k in (1, 3, 5, 10, 63, 80):
-        neighbour, point = nearest_neighbors(points, torch.zeros(64, dtype=torch.long), 1, k)
-        assert torch.equal(neighbour.view(64, -1), nearest[:, : min(k, 63)])
-        assert torch.equal(point.view(64, -1)[:, 0], torch.arange(64))

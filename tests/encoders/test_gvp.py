@@ -1,7 +1,6 @@
 """GVP: the numbers of gvp-pytorch and of the official network, equivariance of every layer, promises of an encoder."""
 
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from conftest import Golden, generator, load_golden, relative_error, rigid_motio
 from helpers import wave
 
 from siamdiff_min.conventions import CONVENTIONS
-from siamdiff_min.encoders import ENCODERS, formulas
+from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.graph import ATOM_GRAPH, Graph, one_hot, sort_key
 from siamdiff_min.encoders.gvp import GVP, GVPGNN, GVPConv, GVPConvLayer, TupleDropout, TupleNorm
 from siamdiff_min.encoders.ops import Links
@@ -105,22 +104,14 @@ def test_golden_gradients():
     assert max(relative_error(parameters[name].grad, g) for name, g in expected.items()) < 1e-5
 
 
-def test_products_per_node_equal_products_per_edge():
-    """Values and all gradients; node 0 has no edges and receives zeros, not the bias."""
+def test_a_node_without_edges_receives_zeros():
     torch.manual_seed(0)
-    conv = GVPConv((7, 3), (5, 4), (6, 2)).double()
-    src, dst = torch.randint(0, 9, (30,), generator=generator(1)), torch.randint(1, 9, (30,), generator=generator(2))
-    results = []
-    for form in formulas.FORMS:
-        g = generator(3)
-        shapes = [(9, 7), (9, 3, 3), (30, 6), (30, 3, 2)]
-        x = [torch.randn(shape, dtype=torch.float64, generator=g).requires_grad_() for shape in shapes]
-        node, edge = tuple(x[:2]), tuple(x[2:])
-        with patch.object(formulas, "form", form):
-            s, v = conv(node, edge, links(src, dst, 9))
-        results.append((s, v, *torch.autograd.grad(wave(s) + wave(v), [*x, *conv.parameters()])))
-    assert not results[0][0][0].any() and results[0][0][1:].all()
-    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*results))
+    conv = GVPConv((7, 3), (5, 4), (6, 2))
+    src, dst = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 1])
+    node = torch.randn(3, 7), torch.randn(3, 3, 3)
+    edge = torch.randn(3, 6), torch.randn(3, 3, 2)
+    s, v = conv(node, edge, links(src, dst, 3))
+    assert not s[0].any() and not v[0].any() and s[1:].all()
 
 
 @pytest.mark.parametrize("name", [*LAYERS, "conv", "convlayer", "dropout"])

@@ -78,17 +78,18 @@ def test_radius_pairs_at_100_000_atoms_needs_no_square_memory():
         assert count[k] == ((pos - pos[k]).norm(dim=-1) < 4.5).sum() - 1
 
 
+@pytest.mark.parametrize("decimals", [3, 0], ids=["apart", "ties"])
 @pytest.mark.parametrize("sizes", [[30], [1, 2, 25, 11], [5, 0, 40]])
-def test_nearest_neighbors_equal_brute_force(sizes):
-    pos = random_points(sum(sizes), seed=3)
+def test_nearest_neighbors_equal_brute_force(sizes, decimals):
+    """Of points equally far the lower index is the nearer one, whatever k is."""
+    pos = random_points(sum(sizes), seed=3).round(decimals=decimals)
     protein = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    neighbour, point = neighbors.nearest_neighbors(pos, protein, len(sizes), 10)
-    found = set(zip(neighbour.tolist(), point.tolist()))
-    assert len(found) == len(point)
-    for p in range(len(pos)):
-        others = [q for q in range(len(pos)) if protein[q] == protein[p] and q != p]
-        nearest = sorted(others, key=lambda q, p=p: math.dist(pos[p].tolist(), pos[q].tolist()))[:10]
-        assert {q for q, r in found if r == p} == set(nearest)
+    for k in (1, 3, 10):
+        neighbour, point = neighbors.nearest_neighbors(pos, protein, len(sizes), k)
+        for p in range(len(pos)):
+            others = [q for q in range(len(pos)) if protein[q] == protein[p] and q != p]
+            nearest = sorted(others, key=lambda q, p=p: math.dist(pos[p].tolist(), pos[q].tolist()))[:k]
+            assert neighbour[point == p].tolist() == nearest
 
 
 def test_nearest_neighbors_in_blocks_equal_one_block():
