@@ -1,4 +1,4 @@
-"""Every figure of speed.md and docs/performance.md, each by one command: medians, since machines are shared.
+"""Every figure of speed on the pages, each by one command: medians, since machines are shared.
 
     python -m benchmarks.speed step        one pre-training step, its parts and its memory (step.py)
     python -m benchmarks.speed against     steps here and in another commit, in turns (step.py)
