@@ -22,7 +22,14 @@ from siamdiff_min import read_structure
 from siamdiff_min.downstream.metrics import rmse, spearman
 from siamdiff_min.files import console
 from siamdiff_min.protein.constants import ONE_LETTER
-from siamdiff_min.tools.mutants.mutation_model import Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
+from siamdiff_min.tools.mutants.mutation_model import (
+    GaussianProcess,
+    Mutant,
+    MutantPrior,
+    Mutation,
+    PositionFeatures,
+    positions_of,
+)
 from siamdiff_min.tools.mutants.mutation_names import Positions
 from siamdiff_min.tools.mutants.ranking import known_features
 from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, trust
@@ -106,9 +113,9 @@ def answers(features: PositionFeatures, mutants: list[Mutant], y: np.ndarray) ->
 
 def answer(features: PositionFeatures, known: list[Mutant], y: np.ndarray, new: list[Mutant], truth) -> list[float]:
     """How well the model predicts, and what it says of itself; nan where it says nothing."""
-    model = Effects(Prior(features, known), y)
+    model = GaussianProcess(MutantPrior(features, known), y)
     value, half = model.predict(new)
-    of_floor, _ = Effects(Prior(features, known, floor=True), y).predict(new)
+    of_floor, _ = GaussianProcess(MutantPrior(features, known, floor=True), y).predict(new)
     ranking = [sum(features.ranking[mutation] for mutation in mutant) for mutant in new]
     found = [spearman(x, truth) for x in (value, of_floor, np.array(ranking))]
     found += [rmse(value, truth), rmse(np.full(len(truth), y.mean()), truth), np.mean(np.abs(value - truth) <= half)]

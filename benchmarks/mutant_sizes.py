@@ -36,11 +36,11 @@ from siamdiff_min.downstream.metrics import spearman
 from siamdiff_min.files import console
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.tools.mutants.mutation_model import (
-    Effects,
+    GaussianProcess,
     Mutant,
+    MutantPrior,
     Mutation,
     PositionFeatures,
-    Prior,
     positions_of,
     standardised,
     summed,
@@ -149,8 +149,8 @@ def false_verdicts(against: Comparison, table: Table) -> dict[str, tuple[bool, b
         types = [t for t in range(20) if t != features.wild[position] and np.isfinite(table.of_type[t])]
         new += [(Mutation(position, t),) for t in types]
     truth = np.array([table.of_type[mutation.new] for (mutation,) in new])
-    predicted, _ = Effects(against.model, table.y).predict(new)
-    of_floor, _ = Effects(against.floor, table.y).predict(new)
+    predicted, _ = GaussianProcess(against.model, table.y).predict(new)
+    of_floor, _ = GaussianProcess(against.floor, table.y).predict(new)
 
     # The ranking takes the direction in which the measured values rise with it.
     rise = np.sign(against.scores[UNMEASURED] @ standardised(table.y))
@@ -168,7 +168,7 @@ def answers(
     while True:
         random = np.random.default_rng([SEED, number, KINDS.index(kind), [*DESIGNS].index(design)])
         mutants, tables = draw_tables(kind, design, features, profiles, random)
-        against = Comparison(Prior(features, mutants), TABLES)
+        against = Comparison(MutantPrior(features, mutants), TABLES)
         yield [false_verdicts(against, table) for table in tables]
         number += 1
 

@@ -29,10 +29,10 @@ from siamdiff_min.tools.mutants import trust as trust_module
 from siamdiff_min.tools.mutants.log_odds import log_odds, state_of
 from siamdiff_min.tools.mutants.mutation_model import (
     LEVEL,
-    Effects,
+    GaussianProcess,
+    MutantPrior,
     Mutation,
     PositionFeatures,
-    Prior,
     leave_out_errors,
     leaving,
     main_directions,
@@ -149,7 +149,7 @@ def test_far_residues_change_nothing():
 def test_effects_add_up():
     features = random_features()
     known = some_mutants(features, 40)
-    model = Effects(Prior(features, known), np.random.default_rng(1).normal(size=40))
+    model = GaussianProcess(MutantPrior(features, known), np.random.default_rng(1).normal(size=40))
     (wild_type, *values), _ = model.predict([(), *known[1:]])
     singles = {x: model.predict([(x,)])[0][0] - wild_type for mutant in known for x in mutant}
     np.testing.assert_allclose(values, [wild_type + sum(singles[x] for x in mutant) for mutant in known[1:]])
@@ -161,7 +161,7 @@ def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
     features = random_features(30)
     known = some_mutants(features, 60)
     y = np.random.default_rng(1).normal(size=60)
-    model = Effects(Prior(features, known, floor), y)
+    model = GaussianProcess(MutantPrior(features, known, floor), y)
     kernel = model.covariance(known, known) + model.noise * np.diag([max(1, len(mutant)) for mutant in known])
     rest = (y - model.centre) / model.scale - model.prior.expected(known)
     for i, mutant in enumerate(known):
@@ -178,7 +178,7 @@ def test_what_is_left_out_is_not_known():
     """Neither the values of a position nor their share in the level of all help to predict them."""
     features = random_features(30)
     known = some_mutants(features, 60)
-    for choice in Prior(features, known).choices:
+    for choice in MutantPrior(features, known).choices:
         left_out = leaving(known)
         np.testing.assert_allclose(choice.errors[left_out], np.eye(60)[left_out], atol=1e-6)
         assert np.abs(choice.errors.sum(1)).max() < 0.01  # a constant added to all values is no error
@@ -208,12 +208,12 @@ def test_mutants_of_the_same_positions_leave_alone():
 def test_intervals_hold_nine_of_ten_new_values():
     features, held, covered, rho = random_features(40, seed=2), [], [], []
     singles = [(Mutation(i, t),) for i in range(40) for t in range(20) if t != features.wild[i]]
-    covariance = Prior(features, singles[:2]).effect_covariance(singles, singles)
+    covariance = MutantPrior(features, singles[:2]).effect_covariance(singles, singles)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         y = rng.multivariate_normal(np.zeros(len(singles)), covariance) + rng.normal(size=len(singles)) * 0.5
         known, new = np.split(rng.permutation(len(y)), [100])
-        model = Effects(Prior(features, [singles[i] for i in known]), y[known])
+        model = GaussianProcess(MutantPrior(features, [singles[i] for i in known]), y[known])
         value, half = model.predict([singles[i] for i in new])
         held.append(np.mean(np.abs(value - y[new]) <= half))
         covered.append(trust(model).covered)
@@ -239,10 +239,10 @@ def test_tables_are_explained_as_by_a_model_of_each(floor):
     features = random_features(30)
     known = some_mutants(features, 60)[1:]  # without the wild type
     tables = np.random.default_rng(1).normal(5, 3, size=(59, 3))
-    prior = Prior(features, known, floor)
+    prior = MutantPrior(features, known, floor)
     expected = []
     for y in tables.T:
-        errors = y - Effects(prior, y).left_out
+        errors = y - GaussianProcess(prior, y).left_out
         expected.append(1 - np.mean(errors**2) / y.var())
     np.testing.assert_allclose(prior.explained(tables), expected, rtol=1e-6)
 
@@ -282,7 +282,7 @@ def test_values_without_meaning_are_seldom_called_better(of_position):
     """
     features = random_features(30)
     known = site_saturation(features, 8, 5)
-    against = Comparison(Prior(features, known), tables=39)
+    against = Comparison(MutantPrior(features, known), tables=39)
     said = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -297,9 +297,9 @@ def test_what_the_ranking_says_is_better_than_chance_and_no_better_than_without_
     known = site_saturation(features, 12, 5)
     ranking = np.array([features.ranking[i, new] for ((i, new),) in known])
     y = ranking + np.random.default_rng(0).normal(size=60) * 0.3
-    believed = trust(Effects(Prior(features, known), y))
+    believed = trust(GaussianProcess(MutantPrior(features, known), y))
     assert believed.better() and believed.better(FLOOR) and not believed.better(UNMEASURED)
-    assert not believed.backwards and trust(Effects(Prior(features, known), -y)).backwards
+    assert not believed.backwards and trust(GaussianProcess(MutantPrior(features, known), -y)).backwards
 
 
 def test_the_number_of_mutations_is_no_reason_to_believe_the_model():
@@ -307,7 +307,7 @@ def test_the_number_of_mutations_is_no_reason_to_believe_the_model():
     features = random_features(40)
     known = some_mutants(features, 60)[1:]
     y = -3.0 * np.array([len(mutant) for mutant in known]) + np.random.default_rng(0).normal(size=59)
-    believed = trust(Effects(Prior(features, known), y))
+    believed = trust(GaussianProcess(MutantPrior(features, known), y))
     assert believed.explained > 0.5 and not believed.better()
 
 
@@ -320,7 +320,7 @@ def test_too_few_positions_have_a_sentence_of_their_own(kept):
 # ---- the wild type and several mutations -----------------------------------------------------------------------------
 
 
-def wild_type_of(model: Effects) -> tuple[float, float]:
+def wild_type_of(model: GaussianProcess) -> tuple[float, float]:
     """The interval of its value."""
     (value,), (half,) = model.predict([()], noise=False)
     return value - half, value + half
@@ -332,13 +332,13 @@ def test_the_wild_type_is_not_taken_for_the_mean_of_its_mutants():
     rng = np.random.default_rng(0)
     singles = [(Mutation(i, int(features.wild[i] + k) % 20),) for i in range(40) for k in (3, 9, 14)][:96]
     y = 2 + 0.5 * rng.normal(size=96)
-    low, high = wild_type_of(Effects(Prior(features, singles), y))
+    low, high = wild_type_of(GaussianProcess(MutantPrior(features, singles), y))
     assert low < 0 < high and high > 3
 
     # Measured once, it is met within the noise; 24 times, closer; given, exactly.
     half = {}
     for repeats in (1, 24, np.inf):
-        model = Effects(Prior(features, [*singles, ()], repeats=[*np.ones(96), repeats]), np.append(y, 0))
+        model = GaussianProcess(MutantPrior(features, [*singles, ()], repeats=[*np.ones(96), repeats]), np.append(y, 0))
         (value,), (half[repeats],) = model.predict([()], noise=False)
         assert abs(value) < 0.2 and abs(value) <= half[repeats] + 1e-6
     assert half[1] > 3 * half[24] and half[np.inf] < 1e-3
@@ -358,7 +358,7 @@ def test_intervals_of_double_mutants_hold_85_to_95_percent(told):
     for seed in range(6):
         rng = np.random.default_rng(seed)
         singles = [(Mutation(i, t),) for i in range(40) for t in range(20) if t != features.wild[i]]
-        covariance = Prior(features, singles[:2]).effect_covariance(singles, singles)
+        covariance = MutantPrior(features, singles[:2]).effect_covariance(singles, singles)
         effects = -2 + rng.multivariate_normal(np.zeros(len(singles)), covariance)
         of_single = {mutant: effect for mutant, effect in zip(singles, effects)}
         doubles = []
@@ -378,7 +378,7 @@ def test_intervals_of_double_mutants_hold_85_to_95_percent(told):
             known.append(())
             y = np.append(y, 0.0 if told == "given" else 0.2 * rng.normal())
             repeats = np.append(repeats, np.inf if told == "given" else 6)
-        value, half = Effects(Prior(features, known, repeats=repeats), y).predict(doubles[40:])
+        value, half = GaussianProcess(MutantPrior(features, known, repeats=repeats), y).predict(doubles[40:])
         covered.append(np.mean(np.abs(value - truth[40:]) <= half))
     assert 0.85 <= np.mean(covered) <= 0.95
 
@@ -431,17 +431,9 @@ def test_a_table_of_mavedb_is_read(kept, tmp_path, capsys):
     """Accessions first, names of HGVS, a score; synonymous rows are the wild type, and counted."""
     (tmp_path / "out").mkdir()
     shutil.copy(kept, tmp_path / "out" / "log-odds.npz")
-    names = [
-        f"NP_000001.1:p.{RESIDUES[ONE_LETTER.index(name[0])].title()}{name[1:-1]}{name[-1]}" for name, _ in MEASURED
-    ]
-    names = [f"{name[:-1]}{RESIDUES[ONE_LETTER.index(name[-1])].title()}" for name in names]
-    rows = [
-        *zip(names, (value for _, value in MEASURED)),
-        ("p.=", 0.0),
-        ("p.Gly9=", 0.1),
-        ("_wt", 0.0),
-        ("p.Thr2Ter", -3),
-    ]
+    long = {letter: name.title() for letter, name in zip(ONE_LETTER, RESIDUES)}
+    rows = [(f"NP_000001.1:p.{long[x[0]]}{x[1:-1]}{long[x[-1]]}", value) for x, value in MEASURED]
+    rows += [("p.=", 0.0), ("p.Gly9=", 0.1), ("_wt", 0.0), ("p.Thr2Ter", -3)]
     lines = [f"urn:mavedb:1-a-1#{k},NA,NA,{name},{value}" for k, (name, value) in enumerate(rows)]
     table = tmp_path / "scores.csv"
     table.write_text("\n".join(["accession,hgvs_nt,hgvs_splice,hgvs_pro,score", *lines]))
@@ -590,8 +582,8 @@ def test_repeats_weigh_with_the_noise_over_their_number():
     """Measured 24 times, a mutant draws its neighbours 24 times as hard as one with so much more noise."""
     features = random_features(12)
     known = [(Mutation(i, int(features.wild[i] + 1) % 20),) for i in range(12)]
-    once = Prior(features, known)
-    often = Prior(features, known, repeats=np.where(np.arange(12) == 3, 24.0, 1.0))
+    once = MutantPrior(features, known)
+    often = MutantPrior(features, known, repeats=np.where(np.arange(12) == 3, 24.0, 1.0))
     for one, more in zip(once.choices, often.choices):
         difference = np.linalg.inv(one.inverse) - np.linalg.inv(more.inverse)
         expected = np.zeros((12, 12))

@@ -29,6 +29,7 @@ from siamdiff_min.tools.report.runs import EARLIER, RunFolder, read_predictions
 from siamdiff_min.tools.table.results import TablePredictions, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.config import finetune_options, pretrain_options
+from siamdiff_min.training.presets import differences
 from siamdiff_min.training.results import Predictions, result_of, write_predictions
 
 RNG = np.random.default_rng(0)
@@ -104,7 +105,9 @@ def test_held_out_losses_stand_beside_their_baseline(tmp_path):
 
 
 def describe(folder: Path, config) -> None:
-    (folder / "options.json").write_text(json.dumps({"command": "train.py", "options": vars(config)}))
+    by_preset = [row._asdict() for row in differences(config)]
+    content = {"command": "train.py", "options": vars(config), "by preset": by_preset}
+    (folder / "options.json").write_text(json.dumps(content, default=str))
 
 
 def test_the_options_that_are_not_the_default(tmp_path):
@@ -112,6 +115,7 @@ def test_the_options_that_are_not_the_default(tmp_path):
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     describe(tmp_path, config)
     page = report.write_page([tmp_path]).read_text()
+    assert "What --preset decides for" in page and "<td>noise of stage 1<td>" in page
     assert "<td>method<td>diffpret" in page and "<td>lr<td>0.5<" in page
     shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
     shown |= {"max_length", "num_workers", "out"}

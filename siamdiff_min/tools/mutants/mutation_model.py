@@ -139,7 +139,7 @@ class Choice(NamedTuple):
     variance: np.ndarray  # (n,) of these errors
 
 
-class Prior:
+class MutantPrior:
     """What the model assumes of n mutants before their values are known.
 
     Two effects are alike if their positions are, if their changes of type are, and if both are. Effects also follow the
@@ -166,12 +166,12 @@ class Prior:
         inverse = np.linalg.inv(covariance + np.diag(noise * noise_parts(self.mutants) / self.repeats))
         return Choice(noise, inverse, *leave_out_errors(inverse, leaving(self.mutants)))
 
-    def of_mutants(self) -> "Prior":
+    def of_mutants(self) -> "MutantPrior":
         """The same without the wild type."""
         if self.mutated.all():
             return self
         mutants = [mutant for mutant in self.mutants if mutant]
-        return Prior(self.features, mutants, self.floor, self.repeats[self.mutated])
+        return MutantPrior(self.features, mutants, self.floor, self.repeats[self.mutated])
 
     def expected(self, mutants: Sequence[Mutant]) -> np.ndarray:
         """What the ranking says of mutants before anything is measured (n,), in standard deviations of the values."""
@@ -180,7 +180,7 @@ class Prior:
         return RANKING * summed(self.features.ranking, mutants)
 
     def covariance(self, a: Sequence[Mutant], b: Sequence[Mutant], noise: float) -> np.ndarray:
-        """Prior covariance of the values of mutants (n,), (m,) -> (n, m): of effects, the level, and the slope.
+        """MutantPrior covariance of the values of mutants (n,), (m,) -> (n, m): of effects, the level, and the slope.
 
         The spreads of level and slope are in units of that of a value, an effect and its noise.
         """
@@ -192,7 +192,7 @@ class Prior:
         return np.array([len(mutant) for mutant in mutants]) - self.mean_count
 
     def effect_covariance(self, a: Sequence[Mutant], b: Sequence[Mutant]) -> np.ndarray:
-        """Prior covariance of the summed effects of mutants (n,), (m,) -> (n, m)."""
+        """MutantPrior covariance of the summed effects of mutants (n,), (m,) -> (n, m)."""
         one = side_by_side(a)
         two = side_by_side(b)
         wild = self.features.wild
@@ -219,14 +219,14 @@ class Prior:
         return 1 - np.min(squares, axis=0)
 
 
-class Effects:
+class GaussianProcess:
     """A Gaussian process of mutants with values y (n,).
 
     The variance of the noise is the one with the smallest error on positions left out. The level and the slope are
     learned without them; the unit of the values and the choice of the noise are not.
     """
 
-    def __init__(self, prior: Prior, y: np.ndarray):
+    def __init__(self, prior: MutantPrior, y: np.ndarray):
         self.prior = prior
         self.y = y
         self.scale = np.std(y[prior.mutated]) or 1.0
@@ -250,7 +250,7 @@ class Effects:
         self.reach = reach(self.ratio[prior.mutated])
 
     def covariance(self, a: Sequence[Mutant], b: Sequence[Mutant]) -> np.ndarray:
-        """Prior covariance of the standardised values of mutants without noise (n,), (m,) -> (n, m)."""
+        """MutantPrior covariance of the standardised values of mutants without noise (n,), (m,) -> (n, m)."""
         return self.prior.covariance(a, b, self.noise)
 
     def predict(self, mutants: Sequence[Mutant], noise: bool = True) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from ...reading.structure import Structure
 from ..table.values import odd_values
 from . import trust
 from .log_odds import log_odds
-from .mutation_model import Effects, Mutant, Mutation, PositionFeatures, Prior, positions_of
+from .mutation_model import GaussianProcess, Mutant, MutantPrior, Mutation, PositionFeatures, positions_of
 from .mutation_names import Positions, is_synonymous, wanted
 from .trust import Trust
 
@@ -42,7 +42,7 @@ class Ranking:
     rows: list[dict]  # every single mutant that has not been measured
     next: list[dict]  # the rows to make next
     measured: dict[str, float]  # mean over repeats
-    model: Effects | None  # None without measurements
+    model: GaussianProcess | None  # None without measurements
     trust: Trust | None  # None if they are too few
     notes: list[str]  # on the measurements
     about_wild_type: str  # a sentence; "" without measurements
@@ -281,7 +281,7 @@ def is_number(value) -> bool:
 
 def fit(
     features: PositionFeatures, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
-) -> Effects | None:
+) -> GaussianProcess | None:
     """The model of what was measured; None without mutants. A wild type that is known for certain is a value too."""
     if sum(len(mutant) > 0 for mutant in known) < 2:
         return None
@@ -289,11 +289,11 @@ def fit(
         known = {**known, (): Measurement(wild_type, np.inf)}
     repeats = [found.repeats for found in known.values()]
     y = np.array([found.value for found in known.values()])
-    return Effects(Prior(features, [*known], repeats=repeats), sign * y)
+    return GaussianProcess(MutantPrior(features, [*known], repeats=repeats), sign * y)
 
 
 def describe_wild_type(
-    model: Effects, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
+    model: GaussianProcess, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
 ) -> tuple[float, str, str]:
     """What maps are relative to, its name, and a sentence about the wild type."""
     if wild_type is not None:

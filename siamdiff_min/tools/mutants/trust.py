@@ -13,7 +13,16 @@ import numpy as np
 from ...downstream.metrics import rmse, rows_of_groups, spearman
 from ..evidence.conformal import reach
 from ..evidence.permutation import Gain, bounds
-from .mutation_model import BLOSUM62, Effects, Mutant, Prior, membership, positions_of, standardised, summed
+from .mutation_model import (
+    BLOSUM62,
+    GaussianProcess,
+    Mutant,
+    MutantPrior,
+    membership,
+    positions_of,
+    standardised,
+    summed,
+)
 
 MODEL = "the model"
 MEAN = "the mean"
@@ -85,7 +94,7 @@ def too_few(mutants: Sequence[Mutant]) -> str:
     return ""
 
 
-def trust(model: Effects) -> Trust | None:
+def trust(model: GaussianProcess) -> Trust | None:
     """Compare the model with others on positions left out; None if there are too few of them."""
     if too_few(model.prior.mutants):
         return None
@@ -95,7 +104,7 @@ def trust(model: Effects) -> Trust | None:
     y = model.y[mutated]
     against = Comparison(model.prior.of_mutants())
     gains = against.gains(y)
-    left_out = {MODEL: model.left_out[mutated], FLOOR: Effects(against.floor, y).left_out}
+    left_out = {MODEL: model.left_out[mutated], FLOOR: GaussianProcess(against.floor, y).left_out}
 
     # A score has no units: its rank counts, and the error of the line that fits best.
     rho = {name: spearman(x, y) for name, x in (left_out | against.scores).items()}
@@ -117,7 +126,7 @@ def trust(model: Effects) -> Trust | None:
 class Comparison:
     """The model of n mutants beside others: how much more it explains, whatever the values are."""
 
-    def __init__(self, model: Prior, tables: int = TABLES):
+    def __init__(self, model: MutantPrior, tables: int = TABLES):
         mutants = model.mutants
         features = model.features
         self.model = model
@@ -136,9 +145,9 @@ class Comparison:
             self.lines[name] = columns @ np.linalg.pinv(columns)
 
     @cached_property
-    def floor(self) -> Prior:
+    def floor(self) -> MutantPrior:
         """The model that knows types and burial alone."""
-        return Prior(self.model.features, self.model.mutants, floor=True, repeats=self.model.repeats)
+        return MutantPrior(self.model.features, self.model.mutants, floor=True, repeats=self.model.repeats)
 
     def gains(self, y: np.ndarray) -> dict[str, Gain]:
         """The model beside each of the others, for values y (n,)."""
@@ -159,7 +168,7 @@ class Comparison:
         """What another model makes of the values it was fitted to (n,)."""
         if name != FLOOR:
             return self.lines[name] @ y
-        value, _ = Effects(self.floor, y).predict(self.floor.mutants)
+        value, _ = GaussianProcess(self.floor, y).predict(self.floor.mutants)
         return value
 
     def explained(self, name: str, tables: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from .picture import Picture
 from .runs import RunFolder, read_runs
 from .tables import comparison_rows, measures_to_compare, write_csv, write_latex
 
+BY_PRESET = "by preset"  # in options.json
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 CHECKSUM = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # its beginning is enough
 HEAD = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
@@ -146,6 +147,11 @@ def tables_of(runs: Sequence[RunFolder]) -> str:
             title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
             tables.append(as_html(f"{title}, intervals over {units(run)}", rows_of_results(run.results)))
     tables.append(as_html("Options", options_of(runs)))
+    for run in runs:
+        rows = [[*row.values()] for row in run.made.get(BY_PRESET, ())]
+        if rows:
+            titles = ["", "paper", "released code", "row of docs/differences.md"]
+            tables.append(as_html(f"What --preset decides for {run.name}", [titles, *rows]))
     if any(run.made for run in runs):
         tables.append(as_html("How it was made", origins_of(runs)))
     return f"<div class=tables>{''.join(tables)}</div>"
@@ -207,7 +213,8 @@ def origins_of(runs: Sequence[RunFolder]) -> list[list[str]]:
     """What options.json says of the runs beside the options: command, versions, threads, commit, checksums."""
     columns = [dict(flattened(run.made)) for run in runs]
     rows = [["", *(run.name for run in runs)]]
-    for name in dict.fromkeys(chain.from_iterable(columns)):
+    names = dict.fromkeys(chain.from_iterable(columns))
+    for name in (name for name in names if name != BY_PRESET):  # which has a table of its own
         rows.append([name, *(column.get(name, "") for column in columns)])
     return rows
 
