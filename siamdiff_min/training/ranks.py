@@ -113,7 +113,6 @@ def launch(
 
     Raises ConfigError without the GPU; SiamDiffError if another process, or one that loads data, has ended or hangs.
     """
-    # Which process this is, and what holds for all its computations.
     world = world_size()
     rank = int(os.environ["RANK"]) if world > 1 else 0
     if threads:
@@ -121,40 +120,56 @@ def launch(
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-
-    # Its device, and how the processes exchange tensors.
-    if choose_device(device) == "cuda":
-        count = torch.cuda.device_count()
-        local = local_rank(rank, count) if world > 1 else 0
-        started = max(local + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # on this machine; all see the same
-        if started > count:
-            raise ConfigError(f"torchrun started more processes than there are GPUs here ({count})")
-        chosen = torch.device("cuda", local)
-        backend = "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(chosen)
-        torch.set_float32_matmul_precision("highest" if deterministic else "high")  # the latter is TF32
-    else:
-        chosen = torch.device("cpu")
-        backend = "gloo"
-        keep_freed_memory()
-        if amp == "bf16":
-            keep_few_plans()
-
-    # The processes meet.
+    chosen = prepare_gpu(rank, world, deterministic) if choose_device(device) == "cuda" else prepare_cpu(amp)
     if world > 1:
-        try:
-            with impatient(rank, world):
-                store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
-                # torchrun may keep this store through its restarts, with the stale addresses of those before.
-                attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-                store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
-                dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
-        except RuntimeError as error:
-            raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
-
-    # They run; errors that tell of other processes become a sentence.
-    try:
+        meet("gloo" if chosen.type == "cpu" else "cpu:gloo,cuda:nccl", rank, world)
+    with naming_lost_processes():
         yield Ranks(chosen, rank, world)
+    if world > 1:  # not in a `finally`: on an error the other processes are not waited for
+        dist.barrier()
+        gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
+        dist.destroy_process_group()
+
+
+def prepare_gpu(rank: int, world: int, deterministic: bool) -> torch.device:
+    """The GPU of this process. Raises ConfigError if there are more processes than GPUs."""
+    count = torch.cuda.device_count()
+    local = local_rank(rank, count) if world > 1 else 0
+    started = max(local + 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))  # on this machine; all see the same
+    if started > count:
+        raise ConfigError(f"torchrun started more processes than there are GPUs here ({count})")
+    chosen = torch.device("cuda", local)
+    torch.cuda.set_device(chosen)
+    torch.set_float32_matmul_precision("highest" if deterministic else "high")  # the latter is TF32
+    return chosen
+
+
+def prepare_cpu(amp: str) -> torch.device:
+    """The CPU, with the settings that save time and memory on it."""
+    keep_freed_memory()
+    if amp == "bf16":
+        keep_few_plans()
+    return torch.device("cpu")
+
+
+def meet(backend: str, rank: int, world: int) -> None:
+    """Connect the processes, which exchange tensors by `backend`. Raises SiamDiffError."""
+    try:
+        with impatient(rank, world):
+            store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
+            # torchrun may keep this store through its restarts, with the stale addresses of those before.
+            attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+            store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+    except RuntimeError as error:
+        raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
+
+
+@contextmanager
+def naming_lost_processes() -> Iterator[None]:
+    """Make a sentence of errors that tell of another process."""
+    try:
+        yield
     except RuntimeError as error:
         reason = re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
         if reason.startswith(("DataLoader worker (pid", "DataLoader timed out")):
@@ -164,12 +179,6 @@ def launch(
             cause = "its own message tells why; if it left none, it was killed, as by a lack of memory"
             raise SiamDiffError(f"lost another process of this run: {cause} ({reason})") from error
         raise
-
-    # They part.
-    if world > 1:  # not in a `finally`: on an error the other processes are not waited for
-        dist.barrier()
-        gc.collect()  # DDP holds on to the group, whose threads have to end before the interpreter does
-        dist.destroy_process_group()
 
 
 @contextmanager
