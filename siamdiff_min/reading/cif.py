@@ -52,8 +52,8 @@ COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; t
     "b_factor": ("b_iso_or_equiv", "?"),
 }
 SITE = "_atom_site."
-_HEADER = re.compile(r"^loop_[ \t]*\n((?:_\S+[ \t]*\n)+)", re.MULTILINE)  # of a table
-_LAST_ROW = re.compile(r"\n(?=[#_;]|loop_|data_)")
+_HEADER = re.compile(r"\nloop_[ \t]*\n((?:_\S+[ \t]*\n)+)")  # of a table
+_LAST_ROW = re.compile(r"\n(?:[#_;]|loop_|data_)")
 SMALL = 2000  # letters of a table that is left to the parser
 
 
