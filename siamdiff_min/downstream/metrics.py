@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 
 import numpy as np
-from sklearn.metrics import average_precision_score, roc_auc_score
 
 NAN = float("nan")
 # Which values of a measure are better: "max" or "min". `metric` enters the functions here.
@@ -83,6 +82,8 @@ def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
 
     prediction and target have the same shape: (B,), or (B, C) for EC. nan if all targets are of one class.
     """
+    from sklearn.metrics import average_precision_score  # it loads scipy, for a second that most commands need not wait
+
     return average_precision_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
@@ -106,6 +107,8 @@ def auprc_of_chance(count: int, positive: int) -> float:
 @metric("max")
 def auroc(prediction: np.ndarray, target: np.ndarray) -> float:
     """Area under the ROC curve over all entries alike; equal predictions count half. nan for a single class."""
+    from sklearn.metrics import roc_auc_score
+
     return roc_auc_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
 
 
