@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 from scipy.special import stdtrit
 
-from ...downstream.metrics import BEST, rows_of_groups
+from ...downstream.metrics import rows_of_groups
 from ...downstream.tasks import Binary, Task
 from ...files import replacing
 from ...machine import progress
 from ...training.results import Predictions, Result, metrics_of
+from .intervals import at_the_end
 from .permutation import LEVEL
 
 DRAWS = "draws.npz"
@@ -124,22 +125,6 @@ def with_intervals(result: Result, draws: Draws) -> Result:
         no_interval="of {count} {of}, too few to draw again: it takes {needed}".format(**few) if few else "",
         too_few=few,
     )
-
-
-def at_the_end(measure: str, value: float, units: int) -> list[float]:
-    """The 95 % interval of a measure that all of so many units bring to an end of its scale.
-
-    If a share s of all units does that, all of these do with a probability of s^units: that is below 2.5 % for a
-    smaller s than .025^(1 / units) (Clopper and Pearson 1934, Biometrika 26:404). Without a scale it has no width.
-    """
-    name = measure.partition(":")[0]
-    low = -1.0 if "spearman" in name or name == "pearson" else 0.0
-    share = LEVEL ** (1 / units)
-    if BEST.get(name) == "max" and value == 1:
-        return [low + (1 - low) * share, 1.0]
-    if BEST.get(name) == "max" and value == low:
-        return [low, low + (1 - low) * (1 - share)]
-    return [value, value]
 
 
 def write_draws(path: Path, tested: Mapping[int, Predictions], draws: Draws) -> None:

@@ -39,16 +39,24 @@ def t_interval(values: np.ndarray) -> list[float] | None:
 
 
 def mean_interval(measure: str, values: np.ndarray) -> list[float] | None:
-    """Student's interval of the mean of a measure; of shares that are all 0, or all 1, the exact one.
-
-    If the mean were larger than 1 - .025^(1/n), n values would all be 0 in at most 2.5 % of cases.
-    """
+    """Student's interval of the mean of a measure; of values that are all at an end of its range the exact one."""
     ends = t_interval(values)
-    low, high = range_of(measure)
-    if ends and ends[0] == ends[1] and math.isfinite(low) and ends[0] in (low, high):
-        width = (high - low) * (1 - 0.025 ** (1 / np.isfinite(values).sum()))
-        ends = [low, low + width] if ends[0] == low else [high - width, high]
+    if ends and ends[0] == ends[1]:
+        return at_the_end(measure, ends[0], np.isfinite(values).sum())
     return within_range(measure, ends)
+
+
+def at_the_end(measure: str, value: float, count: int) -> list[float]:
+    """The 95 % interval of a measure that all of `count` units have the same value of, at an end of its range or not.
+
+    If more than a share of 1 - .025^(1/count) of all units were different, these would all be alike in at most 2.5 % of
+    cases (Clopper and Pearson 1934, Biometrika 26:404). Within the range the interval has no width.
+    """
+    low, high = range_of(measure)
+    width = (high - low) * (1 - 0.025 ** (1 / count))
+    if not math.isfinite(width) or value not in (low, high):
+        return [value, value]
+    return [low, low + width] if value == low else [high - width, high]
 
 
 def with_seeds(

@@ -43,13 +43,13 @@ def check_groups(y: np.ndarray, groups: np.ndarray, folds: int, names: Sequence[
         raise ValueError(f"{of} {count} different structures (copies and families count once){beside}: it takes 2")
 
 
-def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int:
-    """In how many folds families stay together: `folds`, fewer if there are fewer families, 0 if they are too few."""
+def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | None:
+    """In how many folds families stay together: `folds`, or as many as there are families; None of too few."""
     number = min(folds, len(np.unique(families)))
     try:
         check_groups(y, families, number)
     except ValueError:
-        return 0
+        return None
     return number
 
 

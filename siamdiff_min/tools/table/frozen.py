@@ -77,7 +77,7 @@ def fit_head(
 
     # The head of all rows. Relatives choose alpha together, as far as there are two families.
     fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
-    groups = rows.units if folds else rows.copies
+    groups = rows.copies if folds is None else rows.units
     try:
         head = fit(rows.prediction, y, groups)
     except ValueError as error:
@@ -100,8 +100,8 @@ def fit_head(
     # Folds: outputs for all rows by heads of other folds. Relatives stay together, and beside that only near copies.
     scored = partial(in_folds, task, fit, y)
     number = folds or config.folds
-    found = scored(rows, groups, number, bool(folds))
-    composition = scored(lengths, groups, number, bool(folds))
+    found = scored(rows, groups, number, folds is not None)
+    composition = scored(lengths, groups, number, folds is not None)
     apart = None
     if len(np.unique(rows.units)) < len(np.unique(rows.copies)):
         apart = scored(replace(rows, units=rows.copies), rows.copies, config.folds, False)
@@ -181,10 +181,10 @@ def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[s
     if count < len(np.unique(copies)):
         notes.append(f"{structures} structures are of {count} families by their sequences, which stay together")
     number = folds_of_families(target, families, folds)
-    if number < folds:
+    if folds and number != folds:
         how = f"{number} folds" if number else "relatives are in other folds, and nothing is said of new families"
         notes.append(f"{count} families are too few for {folds} folds that keep relatives together: {how}")
-    return notes + small_folds(count, number, options["kind"])
+    return notes + small_folds(count, number or 0, options["kind"])
 
 
 def small_folds(size: int, folds: int, kind: str) -> list[str]:
