@@ -35,6 +35,7 @@ def test_methods_and_tasks_are_those_of_the_tables():
     assert TASKS.keys() == {*TABLE_6, "table"}
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.slow
 @pytest.mark.parametrize("task, level", [case for case in CASES if case[0] != "table"])

@@ -95,6 +95,7 @@ def large(level: str) -> Protein:
     return replace(protein, residue_protein=torch.zeros_like(protein.residue_protein), num_proteins=1)
 
 
+@pytest.mark.full
 @every_encoder
 def test_readouts_under_autocast(name, level):
     torch.manual_seed(0)

@@ -551,6 +551,7 @@ def test_edges_that_do_not_exist_cannot_be_removed_twice():
     assert remove_edges(graph, torch.tensor([0, 0])).num_edges < graph.num_edges
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize("name", SINGLE)
 def test_training_lowers_every_loss_on_one_batch(name):

@@ -241,6 +241,7 @@ def test_golden_inner_values(level, replay):
     assert relative_error(objective.seq_mlp(other.residue[chosen]), golden["out32/g1_seq_logits"]) < 1e-5
 
 
+@pytest.mark.full
 def test_released_task_checkpoints_fit():
     for level, short in (("atom", "atom"), ("residue", "res")):
         golden = load_golden(f"ckpt_keys_task_{short}")
@@ -330,6 +331,7 @@ def test_no_clash_check_keeps_every_side_chain_that_was_drawn():
     assert torch.equal(unchecked.pos, rotate_side_chains(batch(), drawn).pos)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["siamdiff", pytest.param("diffpret", marks=pytest.mark.full)])
 @pytest.mark.parametrize("level", [pytest.param("atom", marks=pytest.mark.full), "residue"])
 def test_training_lowers_both_losses_on_one_batch(level, method):

@@ -53,6 +53,7 @@ def test_splits_are_by_protein(task):
     assert about.startswith("Demo: ") and len({getattr(demo.demo_set(task), s).key for s in SPLITS}) == 3
 
 
+@pytest.mark.full
 def test_psr_models_keep_the_bonds_and_know_their_gdt():
     models = [e for e in entries("psr") if native_of(e) == native_of(entries("psr")[0])]
     native, scores = replace(models[0], label=None).read().protein, []

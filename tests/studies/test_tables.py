@@ -40,6 +40,7 @@ METHODS = {"DiffPreT": "diffpret", "SiamDiff": "siamdiff", "residue types": "res
 OTHERS = {name: name for name in ("distance", "angle", "dihedral", "multiview")} | {"score matching": "score-matching"}
 
 
+@pytest.mark.full
 def test_the_study_of_november():
     """Probes of both levels, both fine-tunings, and the real conformers."""
     tables = importlib.import_module("studies.2026-11.tables")

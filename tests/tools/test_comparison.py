@@ -60,6 +60,7 @@ def made(name: str, values: np.ndarray, measure: str = "x") -> RunFolder:
 # ---- intervals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize("of_seeds", [0.0, 0.1, 0.5, 2.0])
 def test_intervals_cover_the_truth(of_seeds):

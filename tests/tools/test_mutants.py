@@ -205,6 +205,7 @@ def test_mutants_of_the_same_positions_leave_alone():
     np.testing.assert_allclose(variance, 1)
 
 
+@pytest.mark.full
 def test_intervals_hold_nine_of_ten_new_values():
     features, held, covered, rho = random_features(40, seed=2), [], [], []
     singles = [(Mutation(i, t),) for i in range(40) for t in range(20) if t != features.wild[i]]
@@ -349,6 +350,7 @@ def test_the_wild_type_is_not_taken_for_the_mean_of_its_mutants():
     assert np.abs(value - 4).max() < 1 and (np.abs(value - 4) < half_width).all()
 
 
+@pytest.mark.full
 @pytest.mark.repeats
 @pytest.mark.parametrize("told", ["given", "measured", "doubles"])
 def test_intervals_of_double_mutants_hold_85_to_95_percent(told):

@@ -80,6 +80,7 @@ def test_shares_by_hand():
     )  # nan counts as both
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signal, expected", [(0.0, 0.025), (3.0, 1.0)])
 def test_size_and_power(signal, expected):
     """Of noise 2.5 % are called better; of a clear signal all."""

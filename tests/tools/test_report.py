@@ -304,6 +304,7 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path):
     assert "<p class=worse>bad: by mae worse than the baseline" in page
 
 
+@pytest.mark.full
 def test_runs_of_the_last_version_are_drawn_too(tmp_path):
     old = {"test": {"0": {"rmse": 5.32}}, "mean": {"rmse": 5.32}, "std": {"rmse": None}, "samples": 9}
     tmp_path.joinpath("results.json").write_text(json.dumps({**old, "config": {"task": "table", "labels": "x/a.tsv"}}))

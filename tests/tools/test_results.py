@@ -71,6 +71,7 @@ def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path
     assert rows["correct"][1:] == [*map(str, found["counts"]["correct"].values())] and rows["best"][2:] == ["2", "1"]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("task", ["pip", "msp"])
 def test_a_constant_of_two_classes(tmp_path, task, few_draws):
     target = np.repeat([1.0, 0.0], [4, 12])
