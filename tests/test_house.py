@@ -245,7 +245,7 @@ def test_one_search_leads_from_the_paper_to_the_code(element):
     assert found and (element == "App. D" or len(found) <= 6), found
 
 
-ONLY_FASTER = {"encoders.fast", "encoders.rowsum", "protein.neighbors"}
+ONLY_FASTER = {"encoders.fast", "encoders.piecewise", "encoders.rowsum", "protein.neighbors"}
 NOT_THE_METHOD = {"files", "machine", "protein.check", "encoders.weights", "encoders.released"}
 
 

@@ -7,8 +7,9 @@ import torch
 from conftest import generator
 
 from siamdiff_min.encoders import fast
-from siamdiff_min.encoders.fast import Piecewise, pair_linear, scalar_layers
+from siamdiff_min.encoders.fast import pair_linear
 from siamdiff_min.encoders.ops import Links
+from siamdiff_min.encoders.piecewise import Piecewise, scalar_layers
 from siamdiff_min.encoders.rowsum import RowSum
 
 
