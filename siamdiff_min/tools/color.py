@@ -52,9 +52,11 @@ def run(args: Namespace) -> int:
 
     # What was done, and how to look at it.
     numbers = list(found.values())
+    low, high = min(numbers), max(numbers)
     counts = f"{len(found)} of {len(values.numbers)} residues of the table"
-    print(printable(f"{out}: {values.column} of {counts}, {min(numbers):.4g} to {max(numbers):.4g}"))
-    print(printable(f"with its colours and a legend: pymol {scripts[0]}, or chimerax {scripts[1]}"))
+    print(printable(f"{out}: {values.column} of {counts}, {low:.4g} to {high:.4g}"))
+    pymol, chimerax = scripts
+    print(printable(f"with its colours and a legend: pymol {pymol}, or chimerax {chimerax}"))
     return 0
 
 
@@ -231,20 +233,31 @@ def into_mmcif(text: str, written: Mapping[int, str]) -> str:
     """An mmCIF file with these B factors, by the row of its table of atoms; without the column, it gets one."""
     ends = re.search("\r\n|\r|\n", text)
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    table = next((table for table in tables_in(plain) if table.names[0].lower().startswith(SITE)), None)
+    sites = (table for table in tables_in(plain) if table.names[0].lower().startswith(SITE))
+    table = next(sites, None)
     values = table and simple_values(plain[table.begin : table.end], len(table.names))
     if values is None or len(values) != len(written) * len(table.names):
         raise ValueError("blanks alone do not tell where the values of its atoms are")
+
+    # Of every row the value that is replaced, or the place behind its last one.
     titles = [title.lower() for title in table.names]
-    there = B_FACTOR.lower() in titles
-    column = titles.index(B_FACTOR.lower()) if there else len(titles) - 1
-    pieces = [plain[: table.begin]] if there else [plain[: table.begin], B_FACTOR, "\n"]
+    rows = range(len(written))
+    if B_FACTOR.lower() in titles:
+        which = [row * len(titles) + titles.index(B_FACTOR.lower()) for row in rows]
+        starts = values.start[which] - WIDEST
+        stops = values.end[which] - WIDEST
+        pieces = [plain[: table.begin]]
+        before = ""
+    else:
+        starts = [values.next_blank((row + 1) * len(titles) - 1) for row in rows]
+        stops = starts
+        pieces = [plain[: table.begin], B_FACTOR, "\n"]
+        before = " "
     done = table.begin
-    for row in range(len(written)):
-        k = row * len(titles) + column
-        start = table.begin + (int(values.start[k]) - WIDEST if there else values.next_blank(k))
-        pieces += [plain[done:start], written[row] if there else f" {written[row]}"]
-        done = table.begin + int(values.end[k]) - WIDEST if there else start
+    for row, start, stop in zip(rows, starts, stops):
+        pieces.append(plain[done : table.begin + int(start)])
+        pieces.append(before + written[row])
+        done = table.begin + int(stop)
     copy = "".join([*pieces, plain[done:]])
     return copy.replace("\n", ends[0]) if ends else copy
 

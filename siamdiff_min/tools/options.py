@@ -63,7 +63,7 @@ def mutants(argv: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--shift", type=int, default=0, help="add this to the numbers of the mutations (default: 0)")
     parser.add_argument("--wild-type", type=float, help="its value: 0 if values are differences to it")
     parser.add_argument("--chain", nargs="+", help="chains that are mutated, with their copies (default: the first)")
-    parser.add_argument("--next", type=int, default=96, help="size of the next batch (default: 96)")
+    parser.add_argument("--next", dest="batch", type=int, default=96, help="size of the next batch (default: 96)")
     parser.add_argument("--positions", help="positions of the next batch: 5-60,80 (default: all but a first Met)")
     parser.add_argument("--not", dest="not_positions", help="positions that stay: 1,41")
     parser.add_argument("--types", help="new types of the next batch: AVIL (default: all)")

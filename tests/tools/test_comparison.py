@@ -23,7 +23,7 @@ from siamdiff_min.tools.evidence.intervals import mean_interval, range_of, t_int
 from siamdiff_min.tools.evidence.wording import finish
 from siamdiff_min.tools.report import tables
 from siamdiff_min.tools.report.comparison import Difference, Row, compare, difference, interval_of
-from siamdiff_min.tools.report.runs import HeldOut, RunFolder, folder_of_method, read_held_out, read_runs
+from siamdiff_min.tools.report.runs import HeldOut, RunFolder, read_held_out, read_runs
 from siamdiff_min.training.config import pretrain_options
 from siamdiff_min.training.results import Predictions, result_of
 
@@ -244,13 +244,6 @@ def test_seeds_of_one_method_are_one_run(tmp_path):
     assert (row.seeds, row.std) == (3, pytest.approx(np.std([0, 1, 12], ddof=1))) and row.baseline == pytest.approx(2.9)
     assert np.allclose(a.held_out.values["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
     assert compare(runs, "sequence_loss")[4].mean == 2.5  # of metrics.jsonl, if there is no valid.tsv
-
-
-def test_only_the_own_seed_is_taken_from_a_name():
-    run = RunFolder("", {"method": "siamdiff", "seed": 2})
-    names = {"x-2": "x", "x-12": "x-12", "x/seed-2": "x", "x2": "x2", "x-1": "x-1"}
-    assert {name: str(folder_of_method(Path(name), run)) for name in names} == names
-    assert folder_of_method(Path("x-2"), replace(run, config={"task": "ec", "seed": 2})) == Path("x-2")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -28,15 +28,11 @@ from siamdiff_min.tools.mutants import ranking as ranking_module
 from siamdiff_min.tools.mutants import trust as trust_module
 from siamdiff_min.tools.mutants.log_odds import log_odds, state_of
 from siamdiff_min.tools.mutants.mutation_model import (
-    LEVEL,
     GaussianProcess,
     MutantPrior,
     Mutation,
     PositionFeatures,
-    leave_out_errors,
     leaving,
-    main_directions,
-    standardised,
 )
 from siamdiff_min.tools.mutants.mutation_names import Positions
 from siamdiff_min.tools.mutants.ranking import Ranking, known_features, one_sided, rank_mutants
@@ -146,15 +142,6 @@ def test_far_residues_change_nothing():
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 
-def test_effects_add_up():
-    features = random_features()
-    known = some_mutants(features, 40)
-    model = GaussianProcess(MutantPrior(features, known), np.random.default_rng(1).normal(size=40))
-    (wild_type, *values), _ = model.predict([(), *known[1:]])
-    singles = {x: model.predict([(x,)])[0][0] - wild_type for mutant in known for x in mutant}
-    np.testing.assert_allclose(values, [wild_type + sum(singles[x] for x in mutant) for mutant in known[1:]])
-
-
 @pytest.mark.parametrize("floor", [False, True])
 def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
     """A multiple mutant leaves with all of its positions."""
@@ -182,27 +169,6 @@ def test_what_is_left_out_is_not_known():
         left_out = leaving(known)
         np.testing.assert_allclose(choice.errors[left_out], np.eye(60)[left_out], atol=1e-6)
         assert np.abs(choice.errors.sum(1)).max() < 0.01  # a constant added to all values is no error
-
-
-def test_main_directions_are_exact():
-    """The randomised solver, which scikit-learn takes for features as wide as these, is not."""
-    x = np.random.default_rng(0).normal(size=(120, 600))
-    found = main_directions(x)
-    u, size, _ = np.linalg.svd(standardised(x), full_matrices=False)
-    expected = u[:, :8] * size[:8]
-    expected /= expected.std()
-    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-9)
-
-
-def test_mutants_of_the_same_positions_leave_alone():
-    """If all mutants share a position, nothing would remain without it."""
-    features = random_features()
-    one, two = features.wild[:2]
-    known = [(Mutation(0, int(one + k) % 20), Mutation(1, int(two + k) % 20)) for k in range(1, 20)]
-    np.testing.assert_array_equal(leaving(known), np.eye(19))
-    errors, variance = leave_out_errors(np.eye(19), leaving(known))
-    np.testing.assert_allclose(errors @ np.ones(19), 1)
-    np.testing.assert_allclose(variance, 1)
 
 
 @pytest.mark.full
@@ -578,19 +544,6 @@ def test_a_typing_error_and_missing_logarithms_are_named(kept, monkeypatch):
 def test_values_that_say_nothing_are_refused(kept, measured, wild_type, message):
     with pytest.raises(ConfigError, match=message):
         rank_mutants(EXAMPLE, measured, kept=kept, wild_type=wild_type)
-
-
-def test_repeats_weigh_with_the_noise_over_their_number():
-    """Measured 24 times, a mutant draws its neighbours 24 times as hard as one with so much more noise."""
-    features = random_features(12)
-    known = [(Mutation(i, int(features.wild[i] + 1) % 20),) for i in range(12)]
-    once = MutantPrior(features, known)
-    often = MutantPrior(features, known, repeats=np.where(np.arange(12) == 3, 24.0, 1.0))
-    for one, more in zip(once.choices, often.choices):
-        difference = np.linalg.inv(one.inverse) - np.linalg.inv(more.inverse)
-        expected = np.zeros((12, 12))
-        expected[3, 3] = one.noise * (1 - 1 / 24)
-        np.testing.assert_allclose(difference, expected, atol=1e-6 * LEVEL**2)
 
 
 def test_the_next_batch_is_as_it_is_wished(kept, monkeypatch):

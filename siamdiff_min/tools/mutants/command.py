@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -29,37 +30,24 @@ from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants
 
 LOG_ODDS = "log-odds.npz"  # kept in OUT
+WISHES = {*signature(rank_mutants).parameters} - {"structure", "measured", "kept"}
 MAP_WIDTH = 45  # residues in a map, at most
 
 
 def run(args: Namespace) -> int:
     """Rank the mutants that `options.mutants` asks for, for one property after the other."""
     names, columns = measurements(args)
+    wishes = {name: value for name, value in vars(args).items() if name in WISHES}
     structure = read_structure(args.structure)
     chains = structure.chain_names
-    print(printable(f"{args.structure}: {left_out(structure.dropped)}"))
+    if sum(structure.dropped.values()):
+        print(printable(f"{args.structure}: {left_out(structure.dropped)}"))
     if args.chain is None and len(chains) > 1:
         copies = [*Positions.of(structure, None).copy_of]
         print(f"chain {', '.join(copies)} of {', '.join(chains)}: --chain chooses others")
 
     for column, values in columns.items():
-        ranking = rank_mutants(
-            structure,
-            zip(names, values),
-            chain=args.chain,
-            batch=args.next,
-            per_position=args.per_position,
-            explore=args.explore,
-            lower_is_better=args.lower_is_better,
-            shift=args.shift,
-            kept=args.out / LOG_ODDS,
-            wild_type=args.wild_type,
-            positions=args.positions,
-            not_positions=args.not_positions,
-            types=args.types,
-            not_types=args.not_types,
-            checkpoint=args.checkpoint,
-        )
+        ranking = rank_mutants(structure, zip(names, values), kept=args.out / LOG_ODDS, **wishes)
         folder = args.out / column.replace("/", "_")
         write_results(folder, f"{column or 'mutants'} of {args.structure.name}", ranking)
 
