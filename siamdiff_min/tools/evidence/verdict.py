@@ -7,6 +7,7 @@ difference of the two heads has an interval over draws.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +29,12 @@ def errors_of_baseline(
     Orders are not judged by it: the mean of the others falls where the values of a fold rise, so its rho is below 0.
     """
     found = {}
+    errors = copy(task)
+    errors.measures = [name for name in task.measures if BEST.get(name) == "min"]
     for which, prediction in own.items():
-        for name, value in task.metrics(prediction, target, groups).items():
+        for name, value in errors.metrics(prediction, target, groups).items():
             absolute = name.startswith("mae")
-            if BEST.get(name.partition(":")[0]) == "min" and absolute == (which == "median"):
+            if absolute == (which == "median"):
                 found[name] = value
     return found
 

@@ -65,9 +65,14 @@ def write_table_results(
 
 
 def judged(
-    task: Task, tested: Mapping[int, TablePredictions], config: Namespace, epochs: Mapping, made: Mapping
+    task: Task,
+    tested: Mapping[int, TablePredictions],
+    config: Namespace,
+    epochs: Mapping,
+    made: Mapping,
+    gains: bool = True,
 ) -> tuple[TableResult, Draws]:
-    """Every metric on the test split, with intervals; and if it is large enough the verdict on each."""
+    """Every metric on the test split, with intervals, also of `gains`; and if it is large enough the verdicts."""
     any_seed = next(iter(tested.values()))
     baseline = task.known.get("answer")
 
@@ -83,7 +88,7 @@ def judged(
     result = TableResult(**vars(result_of(config, task, tested, epochs, made, baseline_on)))
     if any_seed.units_are == "families":
         result.counts["families"] = len(set(any_seed.units))
-    draws = draw(task, tested, any_seed.units, any_seed.units_are, baseline_on)
+    draws = draw(task, tested, any_seed.units, any_seed.units_are, baseline_on if gains else no_baseline)
     result = with_intervals(result, draws)
     if draws.few:
         return result, draws
@@ -98,17 +103,23 @@ def judged(
     return replace(result, chance=shares, verdict=verdicts), draws
 
 
+def no_baseline(rows, groups) -> dict[str, float]:
+    """Where nothing is compared with the baseline."""
+    return {}
+
+
 def without_families(task: Task, tested: Mapping[int, TablePredictions]) -> dict:
     """Every metric, with intervals, if relatives may be in other folds."""
     any_seed = next(iter(tested.values()))
-    draws = draw(task, tested, any_seed.units)
+    draws = draw(task, tested, any_seed.units, baseline_on=no_baseline)
     result = with_intervals(result_of(Namespace(), task, tested, {}, {}), draws)
     return {"sequences": len(set(any_seed.units)), "mean": result.mean, "interval": result.interval}
 
 
 def beside_composition(task: Task, result: TableResult, draws: Draws, composition: TablePredictions) -> dict:
     """The same head of length and composition: its metrics, the difference to them, and the verdict on it."""
-    alone, draws_alone = judged(task, {0: composition}, Namespace(), {}, {})
+    gains = composition.fold is not None and composition.permuted is None  # else a test decides
+    alone, draws_alone = judged(task, {0: composition}, Namespace(), {}, {}, gains)
     difference = {}
     for name, drawn in draws.mean.items():
         gap = result.mean[name] - alone.mean[name]
