@@ -374,3 +374,20 @@ def test_predictions_that_are_not_finite_are_not_written(tmp_path):
     with pytest.raises(SiamDiffError, match="is not written, since some predictions are not finite"):
         write_predictions(tmp_path / "p.tsv", broken, ())
     assert not (tmp_path / "p.tsv").exists()
+
+
+@pytest.mark.full
+def test_pictures_for_a_paper(tmp_path):
+    """Every picture in three formats and two widths; each says its N and its interval in its own words."""
+    finetuned(tmp_path, "pip", (0,))
+    sections = report.read_sections([tmp_path])
+    report.write_pictures(tmp_path / "figures", sections)
+    shown = ("auroc-intervals", "auroc-curve", "roc-curve", "precision-and-recall")
+    kinds = [f"{columns}.{form}" for columns in ("one-column", "two-columns") for form in ("pdf", "svg", "png")]
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{x}-{kind}" for x in shown for kind in kinds}
+    png = (tmp_path / "figures" / "roc-curve-one-column.png").read_bytes()
+    assert int.from_bytes(png[16:20], "big") == int(3.35 * 300)
+    (runs,) = sections.values()
+    notes = {one.name: one.note for one in chain(*report.pictures_of(runs))}
+    assert all("N = 16" in note for note in notes.values())
+    assert "95 % intervals over test structures" in notes["roc curve"] and "AUROC 0." in notes["roc curve"]
