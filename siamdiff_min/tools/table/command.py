@@ -109,7 +109,10 @@ def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], 
         apply(of_seed, path, task, data, ranks, Path(best))
     if config.features and config.predict is not None:
         apply_to_vectors(config, task, data, ranks, Path(best))
-    summary.say_what_follows(config, best, ranks)
+    if config.features:
+        ranks.say(f"new vectors siamdiff finetune --eval-only {best} --features NEW.npz --predict")
+    else:
+        summary.say_what_follows(config, best, ranks)
     return 0
 
 
