@@ -351,6 +351,45 @@ from atomworks.io import parse
 from atomworks.io.utils.io_utils import to_cif_file
 to_cif_file(parse(source)["asym_unit"][0], target)
 """),
+    Copy("py-mmcif", "mmcif==1.2.1", ".cif", ".cif", """
+from mmcif.io.IoAdapterPy import IoAdapterPy
+IoAdapterPy().writeFile(target, IoAdapterPy().readFile(source))
+"""),
+    Copy("py-mmcif, BinaryCIF", "mmcif==1.2.1", ".cif", ".bcif", """
+from mmcif.io.BinaryCifWriter import BinaryCifWriter
+from mmcif.io.IoAdapterPy import IoAdapterPy
+BinaryCifWriter(None, applyTypes=False).serialize(target, IoAdapterPy().readFile(source))
+"""),
+    Copy("PDBeCIF", "pdbecif==1.5", ".cif", ".cif", """
+from pdbecif.mmcif_io import CifFileReader, CifFileWriter
+CifFileWriter(target).write(CifFileReader().read(source, output="cif_dictionary"))
+"""),
+    Copy("atomium", "atomium==1.0.11", ".cif", ".cif", """
+import atomium
+atomium.open(source).model.save(target)
+"""),
+    Copy("atomium", "atomium==1.0.11", ".pdb", ".pdb", """
+import atomium
+atomium.open(source).model.save(target)
+"""),
+    Copy("AMPAL", "ampal==2.1.1", ".pdb", ".pdb", """
+import ampal
+loaded = ampal.load_pdb(source)
+models = loaded if isinstance(loaded, ampal.AmpalContainer) else [loaded]
+open(target, "w").write(models[0].make_pdb())
+"""),
+    Copy("chemfiles", "chemfiles==0.10.4", ".cif", ".cif", """
+import chemfiles
+frame = chemfiles.Trajectory(source, "r", "mmCIF").read()
+with chemfiles.Trajectory(target, "w", "mmCIF") as file:
+    file.write(frame)
+"""),
+    Copy("chemfiles", "chemfiles==0.10.4", ".pdb", ".pdb", """
+import chemfiles
+frame = chemfiles.Trajectory(source).read()
+with chemfiles.Trajectory(target, "w") as file:
+    file.write(frame)
+"""),
 ]  # fmt: skip
 
 
