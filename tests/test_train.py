@@ -98,7 +98,7 @@ def test_dry_run_and_errors(tmp_path, few):
     assert "invalid choice: 'x'" in train("--method", "x", status=2)
     for argv, message in (
         (("--encoder", "gvp", "--level", "residue"), "error: the encoder gvp exists at atom level only"),
-        (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "No such file"),
+        (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "no such file"),
         (("--level", "residue", "--encoder", "esm-gearnet-8M"), "esm-gearnet-8M is of --size paper"),
         (("--device", "cuda"), "error: --device cuda, but this torch sees no GPU"),
     ):

@@ -1,4 +1,4 @@
-"""Every task learns four samples by heart, and reads what it should."""
+"""Every task learns four samples by heart, reads what it should, is scored the same on any number of ranks."""
 
 from dataclasses import replace
 
@@ -16,7 +16,8 @@ from siamdiff_min.files import ConfigError
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.sets.sets import SETS
-from siamdiff_min.training.config import TABLE_5, TABLE_6
+from siamdiff_min.training import evaluation, ranks, results
+from siamdiff_min.training.config import TABLE_5, TABLE_6, finetune_options
 
 CASES = [(task, level) for task, levels in TABLE_6.items() for level in levels]
 
@@ -142,6 +143,28 @@ def test_mutations_of_one_complex_are_drawn_together(tmp_path):
     data.store.names = ["2VLO_A_B_AB95K", "2VLO_A_B_AB95K,CB96A#3", "1QA9_D134A", "17"]
     assert [data[0, i].groups for i in range(4)] == [("2VLO_A_B",), ("2VLO_A_B",), ("1QA9",), ("17",)]
     assert data[0, 1].names == ("2VLO_A_B_AB95K,CB96A#3",)
+
+
+@pytest.mark.parametrize("num", [7, 8, 9, 101])
+def test_metrics_do_not_depend_on_the_number_of_ranks(num, tmp_path, monkeypatch):
+    """Every rank is asked in turn, and what they would gather is put together by hand: each sample exactly once."""
+    data = dataset("res", tmp_path, num)
+    model = make("res", "atom")
+    config = finetune_options(["--task", "res", "--batch-size", "4", "--num-workers", "0"])
+    one = ranks.Ranks(torch.device("cpu"))
+    alone = results.predict(model, data, config, one)
+    assert len(set(alone.names)) == num == len(alone.prediction)
+    monkeypatch.setattr(evaluation.dist, "broadcast", lambda buffer, rank: None)
+    for world in (2, 3):
+        parts = []
+        monkeypatch.setattr(ranks.Ranks, "all_gather", lambda self, items, parts=parts: parts.extend(items) or parts)
+        for rank in range(world):
+            together = results.predict(model, data, config, replace(one, rank=rank, world=world))
+        assert together.names == alone.names
+        for name in ("prediction", "target"):
+            assert np.array_equal(getattr(together, name), getattr(alone, name))
+        first, second = (model.metrics(x.prediction, x.target, x.groups) for x in (alone, together))
+        assert first == second
 
 
 def test_ec_of_the_small_sizes_begins_at_the_frequencies_of_its_classes():

@@ -11,7 +11,7 @@ import torch
 from conftest import real_protein
 
 from benchmarks import make_sets
-from siamdiff_min.protein.constants import ATOM_INDEX, CA, C, N, O
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 from siamdiff_min.reading.bundled import bundle_index
@@ -98,6 +98,36 @@ def test_pip_contacts_by_brute_force():
         for j in range(first, protein.num_residues, 3):
             b = protein.pos[protein.atom_residue == j]
             assert ((i, j) in pairs) == bool((length(a[:, None] - b) < 6).any())
+
+
+def test_msp_rule_by_brute_force():
+    """A residue becomes alanine, nothing else moves; it stabilises if no contact goes."""
+    found = []
+    for entry in entries("msp")[:4]:
+        structure = entry.read()
+        labels, first = structure.labels, structure.labels["first"]
+        ((residue,), (mutated,)) = labels["mutated"]
+        wild, mutant = structure.protein.crop(0, first), structure.protein.crop(first, first)
+        letters = [ONE_LETTER[protein.residue_type[residue]] for protein in (wild, mutant)]
+        assert mutated == first + residue
+        assert entry.name.split("_")[-1] == f"{letters[0]}{residue}A" and letters[0] not in "GA" and letters[1] == "A"
+
+        # All other residues are as they were, and of this one what alanine has too.
+        own, its = wild.atom_residue == residue, mutant.atom_residue == residue
+        rest = torch.arange(first) != residue
+        assert torch.equal(wild.pos[~own], mutant.pos[~its]) and int(its.sum()) == len(RESIDUE_ATOMS["ALA"])
+        assert torch.equal(wild.residue_type[rest], mutant.residue_type[rest])
+
+        # How many atoms of the other partner each atom that goes is in contact with.
+        (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
+        one = make_sets.sides(replace(entry, label=None).read(), row["partners"])[0].protein.num_residues
+        other = (torch.arange(first) >= one) == (residue < one)
+        goes = own & (wild.atom_name > O) & (wild.atom_name != ATOM_INDEX["CB"])
+        distance = length(wild.pos[goes][:, None] - wild.pos[other[wild.atom_residue]])
+        lost = int((distance < make_sets.CONTACT).sum())
+        assert lost >= make_sets.MANY if labels["label"] == 0 else lost == 0
+        found.append(labels["label"])
+    assert sorted(found) == [0, 0, 1, 1]
 
 
 def test_the_file_of_ec_is_that_which_the_script_writes():
