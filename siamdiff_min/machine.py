@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from .files import MACHINE, ConfigError, checksum
+from .files import MACHINE, ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -66,11 +66,6 @@ def versions() -> dict[str, str]:
     return {package.__name__: package.__version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def identity(name: str, weights: Path) -> list[str]:
-    """What a file of vectors or predictions says of the weights it was made with: name, checksum, our version."""
-    return [name, checksum(weights), sys.modules[__package__].__version__]
-
-
 def peak_memory(device: torch.device) -> float:
     """Most memory this process has used so far, in MB: of the GPU's tensors when on one."""
     if device.type == "cuda":
@@ -99,8 +94,8 @@ def keep_few_plans() -> None:
     torch reads both numbers at its first product, so they count if they are set before that. Plans of the 64 last
     shapes take 0.13 GB, and save 15 % of a step's CPU time.
     """
-    for name, plans in {"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}.items():
-        os.environ.setdefault(name, plans)
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "1")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def world_size() -> int:

@@ -5,7 +5,6 @@ for users in docs/data.md.
 """
 
 import os
-from collections.abc import Collection
 
 # If a structure has several files, the first of these endings is taken.
 _PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1", ".bcif")
@@ -33,15 +32,6 @@ def ending_of(file: str) -> str | None:
 def without_ending(file: str) -> str:
     """The name of a file without the ending of a structure file, if it has one."""
     return file[: len(file) - len(ending_of(file) or "")]
-
-
-def structure_called(written: str, there: Collection[str]) -> str:
-    """The structure of `there` that a name in a table, an id or a file name means, or that name without its ending.
-
-    A name that is there counts as it is, so that of `p.pdb` and `p.cif`, which are the structures `p` and `p.cif`, each
-    file name means its own.
-    """
-    return next((name for name in (written, f"{written}.gz") if name in there), without_ending(written))
 
 
 def why_skipped(inside: str) -> str:

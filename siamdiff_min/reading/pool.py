@@ -1,6 +1,5 @@
 """Reading many structures at once, in processes that live no longer than the one that started them."""
 
-import hashlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -77,13 +76,6 @@ def _begin_reading() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the one that started us ends us
     begin_worker()
     torch.set_num_threads(1)
-
-
-def is_in_part(name: str, part: tuple[int, int]) -> bool:
-    """Whether a structure belongs to part k of n. Its name alone decides, so others may come and go."""
-    number, parts = part
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big") % parts == number - 1
 
 
 def read_source(source: Source) -> Structure | StructureError:

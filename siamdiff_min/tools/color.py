@@ -20,11 +20,12 @@ from ..files import ConfigError, first_three, printable, read_rows, structure_er
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
 from ..reading.columns import WIDEST
-from ..reading.endings import structure_called, without_ending
+from ..reading.endings import without_ending
 from ..reading.parse import is_binary_cif, read_atoms
 from ..reading.sources import find_structures
 from .mutants.mutation_names import MUTATION
 from .options import VALUE_COLUMNS
+from .table.labels import structure_called
 
 B_FACTOR = f"{SITE}B_iso_or_equiv"
 Residue = tuple[str, str]  # chain; number with insertion code, "52A"

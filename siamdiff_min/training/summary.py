@@ -79,22 +79,14 @@ def counted(results: Mapping, how: str = "") -> str:
     for name, said in COUNTED.items():
         if name in counts:
             words += said.format(counts[name])
-    others = []
-    for name in ("train", "valid"):
-        if name in results["splits"]:
-            others.append(f"{name} {results['splits'][name]['samples']}")
+    others = [f"{name} {split['samples']}" for name, split in results["splits"].items() if name != "test"]
     return f"{words}{how} ({', '.join(others)})" if others else f"{words}{how}"
 
 
-def table(results: Mapping, words: Mapping[str, str] | None = None, more: Mapping[str, Mapping] | None = None) -> list:
-    """The content of a results.json as rows: titles, a row for each metric, then counts and the best epochs.
-
-    `words` say of a metric how it compares with the baseline. `more` columns follow.
-    """
+def table(results: Mapping, more: Mapping[str, Mapping] | None = None) -> list:
+    """The content of a results.json as rows: titles, a row for each metric with `more` columns, counts, best epochs."""
     test = results["test"]
     columns = {title: results[name] for name, title in COLUMNS.items() if results.get(name)}
-    if words and any(words.values()):
-        columns[""] = words
     columns |= more or {}
 
     rows = [["metric", *(f"seed {seed}" for seed in test), *columns]]

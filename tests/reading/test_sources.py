@@ -15,10 +15,11 @@ from rows import as_mmcif, as_pdb, residue
 from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.constants import RESIDUE_INDEX
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
-from siamdiff_min.reading.endings import ARCHIVES, ENDINGS, UNREAD, structure_called
+from siamdiff_min.reading.endings import ARCHIVES, ENDINGS, UNREAD
 from siamdiff_min.reading.pool import read_all
 from siamdiff_min.reading.sources import LOCK, data_files, find_structures
 from siamdiff_min.reading.store import open_store
+from siamdiff_min.tools.table.labels import structure_called
 
 TEXT = b"".join(
     b"ATOM  %5d  CA  GLY A%4d    %8.3f   0.000   0.000  1.00  0.00           C\n" % (i, i, 3.8 * i) for i in range(1, 4)

@@ -24,12 +24,12 @@ from ... import __version__
 from ...embedding import Embedding
 from ...encoders.weights import find_weights, load_encoder
 from ...files import SiamDiffError, StructureError, UnwantedError, checksum, import_plugins, printable
-from ...machine import choose_device, cores, identity, keep_few_plans, keep_freed_memory, progress
-from ...reading.pool import is_in_part, read_all, read_source
+from ...machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
+from ...reading.pool import read_all, read_source
 from ...reading.sources import Source, structure_files
 from ...reading.structure import Structure, left_out
 from .embedder import Embedder, count_reasons, nothing_in
-from .vector_files import Kept, check_out, write_table
+from .vector_files import Kept, check_out, identity, write_table
 
 GROUP = 128  # structures that a GPU sorts into batches
 TIMED = 3  # structures from which a dry run estimates the time: a small, a middle and a large one
@@ -131,6 +131,13 @@ def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int,
             names[source] = source.name if count[source.name] == 1 else f"{source.path}:{source.name}"
     ours = {path: [source for source in of_path if source in names] for path, of_path in sources.items()}
     return Given(ours, names, skipped, empty)
+
+
+def is_in_part(name: str, part: tuple[int, int]) -> bool:
+    """Whether a structure belongs to part k of n. Its name alone decides, so others may come and go."""
+    number, parts = part
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") % parts == number - 1
 
 
 def embed_structures(args: Namespace, kept: Kept) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ... import __version__
 from ...embedding import Embedding
-from ...files import ConfigError, StructureError, UnwantedError, lock, replacing, write_rows, writing
+from ...files import ConfigError, StructureError, UnwantedError, checksum, lock, replacing, write_rows, writing
 
 RESIDUE_TITLES = ("name", "chain", "number", "code", "type", "plddt")  # before the vector
 
@@ -149,3 +150,8 @@ class Kept:
                 file.flush()
                 arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
         return arrays, errors
+
+
+def identity(name: str, weights: Path) -> list[str]:
+    """What a file of vectors or log-odds says of the weights it was made with: name, checksum, our version."""
+    return [name, checksum(weights), __version__]

@@ -144,10 +144,10 @@ def rows(results: Mapping) -> list[list]:
     """The content of a results.json as rows; of a table also the verdict, the head of composition, relatives apart."""
     words = beside({name: against_baseline(results, name) for name in results["mean"]})
     composition = results.get("floor")
-    more = {}
+    more: dict[str, Mapping] = {"": words} if any(words.values()) else {}
     if composition:
         more["composition"] = composition["mean"]
         more[" "] = beside({name: composition["verdict"].get(name, "") for name in words})
     if results.get("with_relatives"):  # in other folds
         more["with relatives"] = results["with_relatives"]["mean"]
-    return table(results, words, more)
+    return table(results, more)

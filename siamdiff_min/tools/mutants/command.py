@@ -16,10 +16,10 @@ import numpy as np
 
 from ...encoders.weights import find_weights
 from ...files import printable, read_rows, replacing, write_file, write_rows
-from ...machine import identity
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ...reading.structure import left_out
+from ..embed.vector_files import identity
 from ..report import command as report
 from ..report import picture
 from ..report.captions import text

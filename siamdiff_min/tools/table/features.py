@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...downstream.sample import Sample
 from ...files import ConfigError, first_three, structure_errors
-from ...reading.endings import structure_called
+from .labels import structure_called
 
 
 class GivenFeatures(nn.Module):

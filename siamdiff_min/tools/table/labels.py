@@ -12,13 +12,14 @@ spreadsheet, in which the titles are row 1.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...files import StructureError, read_rows, structure_errors
 from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
+from ...reading.endings import without_ending
 from .faults import Faults
 from .values import kind_of, odd_values, read_classes, read_numbers, squeezed
 
@@ -75,6 +76,15 @@ class Table:
     options: dict  # of the task: the title of the values, and the names of several properties
     about: str  # the values in words
     notes: list[str]  # for the user: what is not read, or looks odd
+
+
+def structure_called(written: str, there: Collection[str]) -> str:
+    """The structure of `there` that a name in a table, an id or a file name means, or that name without its ending.
+
+    A name that is there counts as it is, so that of `p.pdb` and `p.cif`, which are the structures `p` and `p.cif`, each
+    file name means its own.
+    """
+    return next((name for name in (written, f"{written}.gz") if name in there), without_ending(written))
 
 
 def read_table(

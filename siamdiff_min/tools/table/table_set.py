@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from ...files import first_three, read_rows
-from ...reading.endings import structure_called
 from ...reading.sources import find_structures, structure_files
 from ...reading.store import FAILURES, ProteinStore, finished_store
 from ...sets.labelled_set import SPLITS
 from .faults import Faults
 from .labelled import TableData
-from .labels import DATE, POWER, Row, read_table
+from .labels import DATE, POWER, Row, read_table, structure_called
 
 
 def table_set(
