@@ -37,8 +37,12 @@ def learned_names(best: Path, store: ProteinStore) -> set[str]:
 
 
 def columns_of_model(predictions: results.Predictions, best: Path, known: Set[str]) -> dict[str, list[str]]:
-    """The columns that say which model predicted, and of which structures (`known`) it has seen the labels."""
-    columns = {"model": [name_of_model(best)] * len(predictions.names)}
+    """The columns that say which model predicted, and of which structures (`known`) it has seen the labels.
+
+    A model is called by its file, the checksum of that, and our version.
+    """
+    model = f"{best} {checksum(best)[:12]} {__version__}"
+    columns = {"model": [model] * len(predictions.names)}
     if known:
         owners = [group or name for name, group in zip(predictions.names, predictions.groups)]
         columns["learned"] = ["yes" if owner in known else "no" for owner in owners]
@@ -65,8 +69,3 @@ def predicted_file(config: Namespace, source: str, samples: Samples) -> Path:
     """The table of predictions for a source. Others get another table."""
     name = Path(source).resolve().name.split(".")[0]
     return Path(config.out).parent / f"predicted-{name}-{samples.store.checksum[:6]}.tsv"
-
-
-def name_of_model(best: Path) -> str:
-    """The file of a model, its checksum, and the version of the package that wrote it."""
-    return f"{best} {checksum(best)[:12]} {__version__}"

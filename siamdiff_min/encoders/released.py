@@ -62,32 +62,28 @@ def released_encoder(state: dict[str, Tensor], path: str | Path) -> dict:
     layer = re.compile(rf"{structure_model}layers\.\d+\.self_loop\.weight")
     shapes = [tensor.shape for name, tensor in loaded.items() if layer.fullmatch(name)]
     dims = [shapes[0][1], *(shape[0] for shape in shapes)]
-    known = _esm_gearnets() if structure_model else _gearnets()
+    known = _widths(bool(structure_model))
     if structure_model:
         loaded = _esm_gearnet(loaded, path)
-    for identity, widths in known:
+    for identity, widths in known.items():
         if dims == widths:
-            return {**dict(zip(IDENTITY, identity)), "state": loaded, "not_loaded": sorted(beside)}
-    listed = "; ".join(f"{widths[0]} and {widths[1:]}" for _, widths in known)
+            return {**dict(zip(IDENTITY, (*identity, "official"))), "state": loaded, "not_loaded": sorted(beside)}
+    listed = "; ".join(f"{widths[0]} and {widths[1:]}" for widths in known.values())
     shape = f"input {dims[0]} and widths {dims[1:]}"
     raise CheckpointError(f"{path} holds a GearNet with {shape}; known are input and widths {listed}")
 
 
-def _gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
-    """The identity of every GearNet, with the widths of its input and layers."""
-    known: list[tuple[tuple[str, ...], list[int]]] = []
+def _widths(with_esm: bool) -> dict[tuple[str, ...], list[int]]:
+    """The widths of the input and the layers of every GearNet, by encoder, level and size. ESM's output is an input."""
+    known: dict[tuple[str, ...], list[int]] = {}
+    if with_esm:
+        for esm, (_, width, _) in ESM_SIZES.items():
+            name = "esm-gearnet" if esm == "650M" else f"esm-gearnet-{esm}"
+            known[name, "residue", "paper"] = [width, *GEARNET_DIMS["paper"]["residue"]]
+        return known
     for level, graph in (("atom", ATOM_GRAPH), ("residue", RESIDUE_GRAPH)):
         for size, dims in GEARNET_DIMS.items():
-            known.append((("gearnet", level, size, "official"), [graph.node_dim, *dims[level]]))
-    return known
-
-
-def _esm_gearnets() -> list[tuple[tuple[str, ...], list[int]]]:
-    """The same of every ESM-GearNet; its input is ESM's output."""
-    known: list[tuple[tuple[str, ...], list[int]]] = []
-    for esm, (_, width, _) in ESM_SIZES.items():
-        name = "esm-gearnet" if esm == "650M" else f"esm-gearnet-{esm}"
-        known.append(((name, "residue", "paper", "official"), [width, *GEARNET_DIMS["paper"]["residue"]]))
+            known["gearnet", level, size] = [graph.node_dim, *dims[level]]
     return known
 
 

@@ -168,8 +168,8 @@ def kept_heads(objective: nn.Module) -> dict[str, nn.Module]:
 
 def heads_in(content: dict) -> dict[str, dict[str, Tensor]]:
     """The weights of the heads that a file of an encoder has, by the names of the heads."""
-    dicts = {name: value for name, value in content.items() if isinstance(value, dict) and value and name != "state"}
-    return {name: value for name, value in dicts.items() if all(isinstance(x, Tensor) for x in value.values())}
+    dicts = {name: value for name, value in content.items() if isinstance(value, dict) and name != "state"}
+    return {name: value for name, value in dicts.items() if {*map(type, value.values())} == {Tensor}}
 
 
 def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -137,13 +137,8 @@ def write_predictions(
 
 def numbers(title: str, values: np.ndarray, columns: Sequence[str]) -> dict[str, list[str]]:
     """The columns of `values` (K, C) by their titles."""
-    titles = titles_of(title, values, columns)
+    titles = [title] if values.shape[1] == 1 else [f"{title}:{name}" for name in columns]
     return {of: [f"{value:.6g}" for value in column] for of, column in zip(titles, values.T)}
-
-
-def titles_of(title: str, values: np.ndarray, columns: Sequence[str]) -> list[str]:
-    """The titles of the columns of `values` (K, C)."""
-    return [title] if values.shape[1] == 1 else [f"{title}:{name}" for name in columns]
 
 
 def result_of(

@@ -276,12 +276,10 @@ def plugin_files(plugins: Sequence[str]) -> list[Path]:
     folders = {file.parent for file in files}
     beside = set()
     for name, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "")
-        top = name.partition(".")[0]
-        if file.suffix != ".py" or top in ("__main__", "siamdiff_min"):
+        file = Path(getattr(module, "__file__", None) or "").resolve()
+        if file.suffix != ".py" or name.partition(".")[0] in ("__main__", "siamdiff_min"):
             continue
-        file = file.resolve()
-        # The folder that `top` lies in: that of the file, or for `package.module` farther up.
+        # The folder of the module or package: that of the file, or for `package.module` farther up.
         depth = name.count(".") + (file.name == "__init__.py")
         if file.parents[depth] in folders:
             beside.add(file)
