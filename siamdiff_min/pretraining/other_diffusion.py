@@ -116,7 +116,7 @@ class TorsionalDiffusion(Objective):
         turns = defined.any(1)
         row = torch.arange(len(chi), device=chi.device)
         four = atoms[row, chi][turns]  # (M, 4)
-        of_four = a.index_select(0, four.flatten()).view(len(four), -1)  # (M, 4 d)
+        of_four = a.index_select(0, four.flatten()).view(len(four), 4 * a.shape[1])  # (M, 4 d)
         predicted = self.mlp(of_four).squeeze(-1).to(abar.dtype)
 
         # Compare with the angle over its standard deviation.

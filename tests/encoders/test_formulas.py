@@ -155,7 +155,8 @@ def weights(*layers: tuple[list, list], device: str) -> MLP:
 
 def scores(a, pos, i, j, dist_mlp, struct_mlp):
     """The scores of the pairs i, j under bf16."""
-    graph = SimpleNamespace(src=i, dst=j, pair=torch.minimum(i, j) * len(pos) + torch.maximum(i, j))
+    pair = torch.minimum(i, j) * len(pos) + torch.maximum(i, j)
+    graph = SimpleNamespace(src=i, dst=j, pair=pair, once=lambda name, make: make())
     noisy, crossed = SimpleNamespace(protein=SimpleNamespace(pos=pos), graph=graph), Encoding(a, a, a)
     with torch.autocast(pos.device.type, torch.bfloat16):
         return formulas.edge_scores([noisy], [crossed], dist_mlp, struct_mlp)[0]
