@@ -151,16 +151,23 @@ def test_links_in_no_order_are_refused():
 
 
 @pytest.mark.parametrize("num_targets, relations", [(40, 4), (20, 4), (40, 1), (0, 4)])
-def test_without_gradients_sums_come_in_blocks(num_targets, relations, monkeypatch):
-    """Of links in any order within a target, as between edges; the last block is smaller."""
+@pytest.mark.parametrize("one_hots", [False, True])
+def test_sums_without_gradients(num_targets, relations, one_hots, monkeypatch):
+    """They come in blocks, the last of which is smaller, of links in any order within a target, as between edges.
+
+    One-hots between edges are looked up.
+    """
     monkeypatch.setattr(fast, "TARGETS", 7)
+    monkeypatch.setattr(fast, "ONE_HOTS", 10)
     count = 300 if num_targets else 0
     target = torch.randint(0, num_targets, (count,), generator=generator(2)).sort()[0] if count else torch.arange(0)
     source, relation = (torch.randint(0, k, (count,), generator=generator(k)) for k in (30, relations))
     links = Links(source, target, relation, 30, num_targets, relations)
-    linear, x = torch.nn.Linear(relations * 6, 5).double(), torch.randn(30, 6, generator=generator()).double()
+    linear = torch.nn.Linear(relations * 9, 5).double()
+    x = torch.eye(9).repeat(4, 1)[:30] if one_hots else torch.randn(30, 9, generator=generator())
+    x = x.double()
     with torch.no_grad():
         found = fast.aggregate(x, links, linear)
-    sums = torch.zeros(num_targets * relations, 6).double().index_add_(0, target * relations + relation, x[source])
-    assert torch.allclose(found, linear(sums.view(num_targets, relations * 6)), atol=1e-13)
+    sums = torch.zeros(num_targets * relations, 9).double().index_add_(0, target * relations + relation, x[source])
+    assert torch.allclose(found, linear(sums.view(num_targets, relations * 9)), atol=1e-13)
     assert all("transposed" not in vars(row_sum) for row_sum in links.prepared.values())
