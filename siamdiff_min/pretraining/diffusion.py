@@ -141,11 +141,13 @@ def hide_residues(protein: Protein, chosen: Tensor, backbone: int) -> Protein:
 
 
 def edges_to_vectors(m: Tensor, pos: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """The sum in Eq. 5, here two means: an invariant number m of each edge (E,) -> an equivariant vector (N, 3).
+    """The sum in Eq. 5, here two means: invariant numbers m of each edge (E, ...) -> vectors (N, ..., 3).
 
     By the chain rule of GeoDiff: the gradient of a distance is the unit vector along the edge. Each atom takes the mean
     over the edges that leave it minus the mean over those that reach it (differences.md, row 6).
     """
     edge = pos.index_select(0, src) - pos.index_select(0, dst)
-    vector = torch.nn.functional.normalize(edge, dim=-1, eps=1e-10) * m[:, None]
+    direction = torch.nn.functional.normalize(edge, dim=-1, eps=1e-10)
+    ones = [1] * (m.dim() - 1)
+    vector = direction.view(len(m), *ones, 3) * m[..., None]
     return segment_mean(vector, src, len(pos)) - segment_mean(vector, dst, len(pos))

@@ -142,10 +142,8 @@ class SiamDiff(Objective):
         # Eq. 5: m_ij = MLP(a_i * a_j, MLP(|r_i - r_j|)) of every edge, a from the other view, r from this one. Line 10
         # of Alg. 1 has h for a (differences.md, row 36).
         predicted = formulas.edge_scores(noisy, crossed, self.dist_mlp, self.struct_mlp)
-        errors = [noise_error(view, m) for view, m in zip(noisy, predicted)]
-        baselines = [noise_error(view, torch.zeros_like(m)) for view, m in zip(noisy, predicted)]
-        loss = torch.stack(errors).mean(0)  # (B,)
-        baseline = torch.stack(baselines).mean(0)
+        errors = [noise_errors(view, m) for view, m in zip(noisy, predicted)]
+        loss, baseline = torch.stack(errors).mean(0).t().contiguous()  # (B,) each
         return loss.mean(), {"structure_loss": Mean.of(loss), "structure_loss_constant": Mean.of(baseline)}
 
     def sequence_loss(self, protein: Protein, chosen: Tensor, crossed: list[Encoding]) -> LossAndLogs:
@@ -198,12 +196,13 @@ class SiamDiff(Objective):
         return [views[0].pos, pos, pos - std * noise]
 
 
-def noise_error(noisy: Noisy, m: Tensor) -> Tensor:
-    """|eps - eps_theta|^2 per protein (B,), averaged over its atoms; m (E,) is that of Eq. 5.
+def noise_errors(noisy: Noisy, m: Tensor) -> Tensor:
+    """|eps - eps_theta|^2 per protein (B, 2), averaged over its atoms: by m (E,) of Eq. 5, and by m = 0, the baseline.
 
     Noise and prediction are both numbers of edges, and become vectors in one go (differences.md, row 6).
     """
     protein = noisy.protein
     graph = noisy.graph
-    difference = edges_to_vectors(m - noisy.edge_target, protein.pos, graph.src, graph.dst)  # (N, 3)
-    return segment_mean(difference.square().sum(-1), protein.atom_protein, protein.num_proteins)
+    difference = torch.stack([m - noisy.edge_target, -noisy.edge_target], dim=1)
+    vector = edges_to_vectors(difference, protein.pos, graph.src, graph.dst)  # (N, 2, 3)
+    return segment_mean(vector.square().sum(-1), protein.atom_protein, protein.num_proteins)
