@@ -28,7 +28,6 @@ from ...sets.sets import SETS
 from ...training import checkpoint, results, summary, tuning
 from ...training.config import for_seed, printed
 from ...training.ranks import Ranks, launch
-from ..color import color_predictions
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
@@ -228,6 +227,8 @@ def apply(config: Namespace, source: str, task: Task, data: TableData, ranks: Ra
     if ranks.rank == 0:
         write_applied(path, task, data, predictions, best, ranks, predict.learned_names(best, unlabelled.store))
         if config.pdb and residues:
+            from ..color import color_predictions  # loads scikit-learn, for a second
+
             ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
     return path
 
