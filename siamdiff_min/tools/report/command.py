@@ -146,6 +146,11 @@ def tables_of(runs: Sequence[RunFolder]) -> str:
         if run.tested:
             title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
             tables.append(as_html(f"{title}, intervals over {units(run)}", rows_of_results(run.results)))
+            apart = run.results.get("with_relatives")
+            if apart:  # in other folds, where a head may have seen them
+                scores = [[name, value, apart["interval"][name]] for name, value in apart["mean"].items()]
+                title = f"With relatives in other folds, {apart['sequences']} sequences"
+                tables.append(as_html(title, [["metric", "mean", "95 % interval"], *scores]))
     tables.append(as_html("Options", options_of(runs)))
     for run in runs:
         rows = [[*row.values()] for row in run.made.get(BY_PRESET, ())]
