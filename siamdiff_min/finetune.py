@@ -10,10 +10,12 @@ Without --init-from the encoder starts from scratch. The results are OUT/results
 best.pt and predictions.tsv; siamdiff report OUT draws them.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -31,18 +33,22 @@ from .training.ranks import Ranks, launch
 from .training.run import provenance, started_from
 
 
-def run(config: Namespace) -> int:
-    """Do what `finetune_options` has read; returns the exit status, 128 + n after signal n."""
+def run(config: Namespace, way: ModuleType | None = None) -> int:
+    """Do what `finetune_options` has read; returns the exit status, 128 + n after signal n.
+
+    `way` has other functions `open_data`, `build_task` and `run_seeds` than this module.
+    """
+    way = way or sys.modules[__name__]
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
         for path in config.predict or ():
             open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
-        data, datasets = open_data(config, ranks)
+        data, datasets = way.open_data(config, ranks)
         if config.dry_run:
-            build_task(for_seed(config, config.seeds[0]), data, datasets, ranks)
+            way.build_task(for_seed(config, config.seeds[0]), data, datasets, ranks)
             ranks.say(printed(config))
             return 0
         with ranks.alone_in(config.out):
-            return run_seeds(config, data, datasets, ranks)
+            return way.run_seeds(config, data, datasets, ranks)
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ With --freeze the head is linear, in closed form; without, the encoder learns as
 whether the model is better than the baseline, and a linear head than length and composition.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -21,13 +22,13 @@ from ...downstream.tasks import TASKS, Classes, Task
 from ...encoders import weights
 from ...files import checksum, first_three
 from ...reading.sources import structure_files
-from ...reading.store import finished_store, open_store
+from ...reading.store import finished_store
 from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
 from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
 from ...training import checkpoint, results, summary, tuning
-from ...training.config import for_seed, printed
-from ...training.ranks import Ranks, launch
+from ...training.config import for_seed
+from ...training.ranks import Ranks
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
@@ -53,17 +54,7 @@ SAMPLES["table"] = TableSamples
 
 def run(config: Namespace) -> int:
     """Do what `table_options` has read; returns the exit status, 128 + n after signal n."""
-    model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
-    with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
-        for path in config.predict or ():
-            open_store(path, build=False, beside=False)  # nothing there is an error now, not after training
-        data, datasets = open_data(config, ranks, model)
-        if config.dry_run:
-            build_task(for_seed(config, config.seeds[0]), data, datasets, ranks)
-            ranks.say(printed(config))
-            return 0
-        with ranks.alone_in(config.out):
-            return run_seeds(config, data, datasets, ranks)
+    return finetune.run(config, sys.modules[__name__])
 
 
 def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], ranks: Ranks) -> int:
@@ -123,11 +114,12 @@ def in_file(config: Namespace, datasets: Mapping[str, Samples]) -> dict:
     return {"folds": config.folds, "features": config.features, "learned_names": sorted(names)}
 
 
-def open_data(config: Namespace, ranks: Ranks, model: dict | None) -> tuple[TableData, dict[str, Samples]]:
+def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Samples]]:
     """The data with the options of the task, and the samples of every split. Raises ConfigError if a model has others.
 
     A model that is only applied needs no samples. With --folds all of them are in the test split.
     """
+    model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
     if model and config.predict is not None and not config.data:
         return TableData(classes=tuple(model["labels"]), options=model["options"]), {}
     needed = ("test",) if model or config.folds else tuple(SPLITS)
@@ -159,10 +151,12 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
 
 def relatives_across(datasets: Mapping[str, Samples]) -> list[str]:
     """A warning if structures to test have relatives among those that are learned from."""
-    families = {split: frozen.groups_of_rows([samples])[1] for split, samples in datasets.items()}
-    if len(families) < 2:
+    learned = [datasets[split] for split in ("train", "valid") if split in datasets]
+    if not learned:
         return []
-    known = np.isin(families["test"], np.concatenate([families["train"], families["valid"]]))
+    _, seen = frozen.groups_of_rows(learned)
+    _, tested = frozen.groups_of_rows([datasets["test"]])
+    known = np.isin(tested, seen)
     if not known.any():
         return []
     count = f"{known.sum()} of {len(known)} samples in test are of relatives"
@@ -240,13 +234,12 @@ def apply_to_vectors(config: Namespace, task: Task, data: TableData, ranks: Rank
         output = task.head(task.encoder.of(names).to(ranks.device)).float()
         prediction = task.to_prediction(output).double().cpu().numpy()
     residues = data.options.get("residues", False)
-    owners = [name.rsplit(":", 2)[0] if residues else name for name in names]
-    groups = owners if residues else [""] * len(names)
+    groups = [name.rsplit(":", 2)[0] if residues else "" for name in names]
     predictions = results.Predictions(names, groups, np.full(len(names), np.nan), prediction)
     path = Path(config.out).parent / f"predicted-{Path(config.features).stem}-{checksum(config.features)[:6]}.tsv"
     if ranks.rank == 0:
         known = weights.read_weights(best, weights.MODEL).get("learned_names", [])
-        write_applied(path, task, data, predictions, best, ranks, {*known} & {*owners})
+        write_applied(path, task, data, predictions, best, ranks, {*known} & {*names, *groups})
     return path
 
 
