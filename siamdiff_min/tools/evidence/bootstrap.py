@@ -73,12 +73,10 @@ def too_few(task: Task, target: np.ndarray, count: int, of: str) -> dict[str, in
         return {"count": count, "of": of, "needed": FEWEST}
     if isinstance(task, Binary):
         # Of several outputs the one with the fewest.
-        rarer = []
-        for values in target.reshape(len(target), -1).T:
-            positive = int(np.nansum(values))
-            rarer.append(min(positive, int((~np.isnan(values)).sum()) - positive))
-        if min(rarer) < RAREST:
-            return {"count": min(rarer), "of": "samples of the rarer class", "needed": RAREST}
+        values = target.reshape(len(target), -1)
+        rarer = int(np.minimum((values == 1).sum(0), (values == 0).sum(0)).min())
+        if rarer < RAREST:
+            return {"count": rarer, "of": "samples of the rarer class", "needed": RAREST}
     return None
 
 
@@ -87,11 +85,8 @@ def drawn_rows(units: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np
 
     There are 1,000; of a large split of `size` targets 300 or 100, for the sake of time.
     """
-    number = MOST_DRAWS
-    if size >= 10**4:
-        number = min(number, 300)
-    if size >= 10**5:
-        number = min(number, 100)
+    large = 100 if size >= 10**5 else 300
+    number = MOST_DRAWS if size < 10**4 else min(MOST_DRAWS, large)
     items = islice(redrawn(units), number)
     for rows in progress(items, total=number, unit="draw", desc="intervals"):
         yield np.concatenate(rows), np.repeat(np.arange(len(rows)), [*map(len, rows)])

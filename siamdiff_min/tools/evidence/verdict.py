@@ -6,6 +6,7 @@ difference of the two heads has an interval over draws.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -78,17 +79,16 @@ def permuted_shares(task: Task, tested: Sequence) -> dict[str, list[float]]:
     else:
         source = any_seed.permuted.source
 
-    values = []
+    values = defaultdict(list)  # of every metric (tables * seeds)
     for t, rows in enumerate(source):
-        of_seeds = []
         for seed in tested:
             prediction = seed.prediction if seed.fold is None else seed.permuted.prediction[t]
-            of_seeds.append(task.metrics(prediction, target[rows], any_seed.groups))
-        values.append({name: np.mean([metrics[name] for metrics in of_seeds]) for name in of_seeds[0]})
+            for name, value in task.metrics(prediction, target[rows], any_seed.groups).items():
+                values[name].append(value)
     shares = {}
-    for name in values[0]:
-        less = task.direction(name) == "min"
-        shares[name] = [*permutation.shares(np.array([of_table[name] for of_table in values]), less)]
+    for name, of_tables in values.items():
+        means = np.mean(np.reshape(of_tables, (-1, len(tested))), 1)
+        shares[name] = [*permutation.shares(means, task.direction(name) == "min")]
     return shares
 
 

@@ -16,13 +16,17 @@ class Faults:
         self.path = path
         self.found: dict[str, list[str]] = defaultdict(list)
 
+    def add(self, kind: str, fault: str) -> None:
+        """Keep a fault, to go on with others."""
+        self.found[kind].append(fault)
+
     @contextmanager
     def of(self, kind: str) -> Iterator[None]:
         """Go on after a ValueError, which is kept."""
         try:
             yield
         except ValueError as error:
-            self.found[kind].append(str(error))
+            self.add(kind, str(error))
 
     def check(self) -> None:
         """Raise StructureError if there are any."""

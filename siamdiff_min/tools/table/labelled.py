@@ -1,14 +1,14 @@
 """The data of a table: a store of structures, of which some have labels, and their splits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...files import StoreError, first_three
 from ...protein.constants import ONE_LETTER
 from ...reading.store import ProteinStore
 from ...sets.labelled_set import SPLITS, LabelledData
-from ...sets.samples import Samples
+from ...sets.samples import Samples, place_of
 from .labels import Row, residue_labels
 from .relatives import groups_of
 from .samples import TableSamples
@@ -60,15 +60,15 @@ def with_labels(
     lists what labels are made of. Raises StructureError if a residue is of another type in the table.
     """
     made: dict[int, dict] = {}
-    chains_of = {}
+    places_of = {}
     for index, name in sorted(enumerate(store.names), key=lambda item: item[1]):
         if name in table:
             labels = labels_of(store, index, table[name])
-            chains_of[name] = {chain for chain, _, _ in store.positions(index)} if "places" in labels else set()
+            places_of[name] = [place_of(*position) for position in store.positions(index)]
             if labels["values"]:
                 made[index] = {"kind": kind, **more[name], **labels}
-    by_name = {store.names[index]: labels for index, labels in made.items()}
-    return store.subset(made, not_found(table, chains_of, by_name))
+    absent = table.keys() - {store.names[index] for index in made}
+    return store.subset(made, not_found(table, places_of, sorted(absent)))
 
 
 def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
@@ -79,40 +79,37 @@ def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
     return residue_labels(store.names[index], rows, store.positions(index), types)
 
 
-def not_found(table: Mapping[str, Sequence[Row]], chains_of: Mapping[str, Set[str]], made: Mapping[str, dict]) -> str:
+def not_found(table: Mapping[str, Sequence[Row]], places_of: Mapping[str, Sequence[str]], absent: Sequence[str]) -> str:
     """What the table has and the structures have not, in words.
 
-    `chains_of` has the chains of every structure that is there, `made` the labels of those that have some.
+    `places_of` has the residues of every structure that is there; `absent` are structures without any label.
     """
+    lost = 0
+    no_residue_one = set()
+    other_case = {}
+    for name in sorted(places_of):
+        places = {*places_of[name]}
+        chains = {place.partition(":")[0] for place in places}
+        for row in table[name]:
+            if not row.place or f"{row.chain}:{row.place}" in places:
+                continue
+            lost += 1
+            if row.chain not in chains and row.chain.swapcase() in chains:
+                other_case.setdefault(name, row.chain)
+            elif row.place == "1":
+                no_residue_one.add(name)
+
     parts = []
-    absent = sorted(table.keys() - made.keys())
     if absent:
         parts.append(f"{len(absent)} structures ({first_three(absent)})")
-
-    # Of the residues of structures that are there.
-    lost = 0
-    no_residue_one = 0
-    other_chains = {}
-    for name in sorted(table.keys() & chains_of.keys()):
-        rows = table[name]
-        if not rows[0].place:
-            continue
-        places = made[name]["places"] if name in made else []
-        lost += len(rows) - len(places)
-        unknown = {row.chain for row in rows} - chains_of[name]
-        other_case = [chain for chain in sorted(unknown) if chain.swapcase() in chains_of[name]]
-        if other_case:
-            other_chains[name] = other_case[0]
-        first = {f"{row.chain}:1" for row in rows if row.place == "1" and row.chain not in other_case}
-        no_residue_one += not first <= {*places}
     if lost:
         parts.append(f"{lost} labels of residues that are not in theirs")
     words = ", ".join(parts)
     if no_residue_one:
-        words += f". {no_residue_one} structures have no residue 1, but the table has: are its numbers theirs?"
-    if other_chains:
-        name, chain = next(iter(other_chains.items()))
-        words += f". {len(other_chains)} structures have no chain {chain!r}, but {chain.swapcase()!r} ({name})"
+        words += f". {len(no_residue_one)} structures have no residue 1, but the table has: are its numbers theirs?"
+    if other_case:
+        name, chain = next(iter(other_case.items()))
+        words += f". {len(other_case)} structures have no chain {chain!r}, but {chain.swapcase()!r} ({name})"
     return words
 
 

@@ -130,7 +130,7 @@ def read_table(
         for column in columns:
             cells[column] = {number: line[column] for number, line in lines.items()}
         words = {squeezed(word) for word in missing or ()}
-        kind = kind or kind_of(cells, words, faults)
+        kind = kind or kind_of(cells, words)
         if kind not in ("classes", "labels"):
             values, about, notes = read_numbers(cells, kind, words, faults)
             if kind == "regression" and not keep_repeats:
@@ -186,16 +186,15 @@ def _by_title(rows: Mapping[int, Sequence[str]], faults: Faults) -> tuple[list[s
         raise ValueError("no rows below the titles; expected columns name and value")
     (_, titles), *others = rows.items()
     width = len(titles)
-    if len([*filter(None, titles)]) == 1:
-        below = others[0][1]
-        if len([*filter(None, below)]) > 1 or re.search("[\t;,]", below[0]):
-            text = next(filter(None, titles))
-            raise ValueError(f"row 1 has one cell, {text!r:.50}: delete what stands above the titles of the columns")
+    text, *more = [*filter(None, titles), ""]
+    below = others[0][1]
+    if more == [""] and (len([*filter(None, below)]) > 1 or re.search("[\t;,]", below[0])):
+        raise ValueError(f"row 1 has one cell, {text!r:.50}: delete what stands above the titles of the columns")
     lines = {}
     for number, cells in others:
-        with faults.of("width"):
-            if len(cells) < width or any(cells[width:]):
-                raise ValueError(f"row {number} has {len(cells)} columns of {width}: {cells!r:.100}")
+        if len(cells) < width or any(cells[width:]):
+            faults.add("width", f"row {number} has {len(cells)} columns of {width}: {cells!r:.100}")
+        else:
             lines[number] = dict(zip(titles, cells))
     if not lines:
         faults.check()
@@ -206,10 +205,7 @@ def _found(title: str, titles: Sequence[str]) -> str:
     """A column that is there once."""
     if titles.count(title) != 1:
         count = "several columns are" if title in titles else "no column is"
-        reason = f"{count} called {title!r}, there are {', '.join(filter(None, titles))}; see --value-column"
-        if title not in titles and len([*filter(None, titles)]) == 1:
-            reason += ". If row 1 is a title above the table, delete it"
-        raise ValueError(reason)
+        raise ValueError(f"{count} called {title!r}, there are {', '.join(filter(None, titles))}; see --value-column")
     return title
 
 
@@ -229,8 +225,7 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     }
     for reason, applies in wrong.items():
         if applies:
-            with faults.of(reason):
-                raise ValueError(f"row {number} is {reason}: {[*line.values()]!r:.100}")
+            faults.add(reason, f"row {number} is {reason}: {[*line.values()]!r:.100}")
     if any(wrong.values()):
         return []
     return [Row(number, name, cell.get("chain", ""), place, letter, SPLIT_OF[split], value, cell.get("family", ""))]
@@ -286,14 +281,11 @@ def _merged(same: Sequence[Row], kind: str) -> Row:
 
 
 def _mean(values: Sequence[float | list]) -> float | list:
-    """The mean of numbers; of lists of them, the mean of each place without nan."""
-    if not isinstance(values[0], list):
-        return math.fsum(values) / len(values)
-    means = []
-    for of_property in zip(*values):
-        there = [value for value in of_property if not math.isnan(value)]
-        means.append(math.fsum(there) / len(there) if there else math.nan)
-    return means
+    """The mean of numbers, without nan; of lists of them, the mean of each place."""
+    if isinstance(values[0], list):
+        return [_mean(of_property) for of_property in zip(*values)]
+    there = [value for value in values if not math.isnan(value)]
+    return math.fsum(there) / len(there) if there else math.nan
 
 
 def residue_labels(name: str, rows: Sequence[Row], positions: Sequence[tuple], types: Sequence[str]) -> dict[str, list]:

@@ -57,7 +57,7 @@ def write_table_results(
     if any_seed.with_relatives:
         apart = without_families(task, {seed: of_seed.with_relatives for seed, of_seed in tested.items()})
     decision = verdict.decide(task.options["metric"], result, result.verdict, floor)
-    config = decisive(config, task)
+    config = decisive(result.config, task)
     result = replace(result, floor=floor, with_relatives=apart, decision=asdict(decision), config=config)
     write_results(path, result)
     write_draws(path, tested, draws)
@@ -131,16 +131,14 @@ def beside_composition(task: Task, result: TableResult, draws: Draws, compositio
     return {"features": features, "mean": alone.mean, "difference_interval": difference, "verdict": verdicts}
 
 
-def decisive(config: Namespace, task: Task) -> dict:
+def decisive(config: Mapping, task: Task) -> Mapping:
     """The options without those that play no part: a head in closed form has no epochs, steps and learning rate."""
-    unused = set()
-    if task.options.get("linear"):
-        unused = {"epochs", "lr", "global_batch_size"}
-        if getattr(config, "init_from", None):  # else batches measure the batch norm of the encoder
-            unused.add("batch_size")
-    elif getattr(config, "eval_only", None):
-        unused = {"epochs", "lr", "global_batch_size"}
-    return {name: value for name, value in vars(config).items() if name not in unused}
+    if not task.options.get("linear"):
+        return config
+    unused = {"epochs", "lr", "global_batch_size"}
+    if config.get("init_from"):  # else batches measure the batch norm of the encoder
+        unused.add("batch_size")
+    return {name: value for name, value in config.items() if name not in unused}
 
 
 def repeated_in_file(task: Task, results: Mapping, predictions: TablePredictions) -> dict:

@@ -79,10 +79,9 @@ def _by_name(rows: Sequence[Row], residues: bool, there: Set[str], faults: Fault
         if row.chain and not residues:
             name += f"_{row.chain}"
         other = known.setdefault((name, row.chain, row.place), row)
-        with faults.of("twice"):
-            if other is not row:
-                problem = f"row {row.number} is of {name:.100} {row.place}".rstrip()
-                raise ValueError(f"{problem}, like row {other.number}: give their mean in one")
+        if other is not row:
+            problem = f"row {row.number} is of {name:.100} {row.place}".rstrip()
+            faults.add("twice", f"{problem}, like row {other.number}: give their mean in one")
         labels[name].append(row)
     return labels
 
@@ -93,9 +92,8 @@ def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     for name in sorted(there):
         fitting[name.rpartition("/")[2]].append(name)
     for name in sorted(names & fitting.keys()):
-        with faults.of("several"):
-            if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
-                raise ValueError(f"a name that fits several structures ({name}: {first_three(fitting[name])})")
+        if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
+            faults.add("several", f"a name that fits several structures ({name}: {first_three(fitting[name])})")
 
     missing = sorted(names - there)
     if not missing:
@@ -110,8 +108,7 @@ def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     if made:
         kind = "date" if DATE.fullmatch(made[0]) else "number"
         detail += f"; {made[0]} looks like a {kind} that a spreadsheet made of a name: format its column as text"
-    with faults.of("none"):
-        raise ValueError(f"{detail})")
+    faults.add("none", f"{detail})")
 
 
 def _names_in(store: Path) -> set[str]:
@@ -126,10 +123,9 @@ def _splits(labels: Mapping[str, Sequence[Row]], needed: Sequence[str], faults: 
     Faults are a structure with several splits, and a split that is `needed` and has none.
     """
     splits = _same_for_all(labels, "split", faults)
-    empty = set(needed) - set(splits.values())
-    with faults.of("split"):
-        if empty and "" not in splits.values():
-            raise ValueError(f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}")
+    empty = {*needed} - {*splits.values()}
+    if empty and "" not in splits.values():
+        faults.add("split", f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}")
     return splits
 
 
@@ -138,8 +134,7 @@ def _same_for_all(labels: Mapping[str, Sequence[Row]], field: str, faults: Fault
     found = {}
     for name, rows in labels.items():
         found[name], *others = {getattr(row, field) for row in rows}
-        with faults.of(field):
-            if others:
-                several = {"split": "splits", "family": "families"}[field]
-                raise ValueError(f"{name:.100} is in several {several}")
+        if others:
+            several = {"split": "splits", "family": "families"}[field]
+            faults.add(field, f"{name:.100} is in several {several}")
     return found

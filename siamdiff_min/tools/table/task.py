@@ -85,11 +85,13 @@ def balanced_accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
 def macro_f1(prediction: np.ndarray, target: np.ndarray) -> float:
     """Mean of F1 over the classes that occur or were chosen; 0 without a hit. prediction (K, C), target (K,)."""
     chosen = prediction.argmax(1)
-    found = []
-    for label in np.union1d(chosen, target):
-        hits = np.sum((chosen == label) & (target == label))
-        found.append(2 * hits / (np.sum(chosen == label) + np.sum(target == label)))
-    return np.mean(found)
+    labels = np.union1d(chosen, target)[:, None]
+    hits = ((chosen == labels) & (target == labels)).sum(1)
+    both = (chosen == labels).sum(1) + (target == labels).sum(1)
+    return np.mean(2 * hits / both)
+
+
+OWN = {"balanced_accuracy": balanced_accuracy, "macro_f1": macro_f1}
 
 
 class TableClasses(Classes):
@@ -107,9 +109,8 @@ class TableClasses(Classes):
         found = {}
         for name in self.measures:
             of_yes = name in ("auroc", "auprc")
-            given = (prediction[:, rarer], target == rarer) if of_yes else (prediction, target)
-            own = {"balanced_accuracy": balanced_accuracy, "macro_f1": macro_f1}
-            found[name] = (own.get(name) or getattr(metrics, name))(*given)
+            compute = OWN.get(name) or getattr(metrics, name)
+            found[name] = compute(prediction[:, rarer], target == rarer) if of_yes else compute(prediction, target)
         return found
 
     def rarer(self, target: np.ndarray) -> int:

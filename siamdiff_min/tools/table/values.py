@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -42,8 +42,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str], faults: Faults) -> str:
-    """The kind that the values look like. Faults are texts among numbers, and units."""
+def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> str:
+    """The kind that the values look like. Raises ValueError if all of them are numbers with a unit."""
     texts = []
     for column in cells.values():
         texts += [(number, text) for number, text in column.items() if squeezed(text) not in NOT_MEASURED | words]
@@ -51,14 +51,8 @@ def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str], faul
     if not others:
         return "binary" if {_number(text) for _, text in texts} == {0, 1} else "regression"
 
-    # A text among numbers, or numbers with something else between their digits, is a mistake.
+    # A text among numbers, or numbers with something else between their digits, is a mistake: see _checked_number.
     if len(others) < len(texts) or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for _, text in others):
-        for number, text in others:
-            with faults.of("no number"):
-                raise ValueError(
-                    f"row {number}: {text!r:.50} is no number, and other values look like numbers. "
-                    f'If it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
-                )
         return "regression"
 
     # So is a number with a unit, if all have the same one.
@@ -98,7 +92,6 @@ def _numbers_of(
     title: str, column: Mapping[int, str], kind: str, words: Collection[str], faults: Faults
 ) -> tuple[dict, list[str]]:
     """The numbers of a column by row, without those that were not measured; notes."""
-    said = faults.found["no number"]
     commas = [text for text in column.values() if "," in text and _number(text) is not None]
     known = {}
     gaps = Counter()
@@ -106,21 +99,18 @@ def _numbers_of(
         if squeezed(text) in NOT_MEASURED | words:
             gaps[text or "empty"] += 1
         else:
-            if any(fault.startswith(f"row {number}:") for fault in said):
-                continue
             with faults.of("value"):
                 known[number] = _checked_number(number, text, kind)
-            with faults.of("points and commas"):
-                if commas and "." in text:
-                    mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
-                    raise ValueError(f"row {number}: {mixed}")
-    with faults.of("column"):
-        if not known:
-            raise ValueError(f"column {title} has no value")
-        if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
-            plain = commas[0].replace(",", "")
-            decimal = commas[0].replace(",", ".")
-            raise ValueError(f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas")
+            if commas and "." in text:
+                mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
+                faults.add("points and commas", f"row {number}: {mixed}")
+    if not known:
+        faults.add("column", f"column {title} has no value")
+    if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
+        plain = commas[0].replace(",", "")
+        decimal = commas[0].replace(",", ".")
+        which = f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas"
+        faults.add("column", which)
 
     # What may not be meant.
     notes = []
@@ -144,13 +134,12 @@ def _numbers_of(
 
 def _alike(column: Mapping[int, str], known: Mapping[int, float]) -> str:
     """Two texts that differ in zeros at their end alone, as 1.1 and 1.10 of a classification do; else nothing."""
-    written: dict[float, str] = {}
+    written = defaultdict(set)
     for number, value in known.items():
-        text = column[number]
-        first = written.setdefault(value, text)
-        if first != text and "." in first and "." in text:
-            return f"{min(first, text, key=len)} and {max(first, text, key=len)}"
-    return ""
+        if "." in column[number]:
+            written[value].add(column[number])
+    several = [sorted(texts, key=len) for texts in written.values() if len(texts) > 1]
+    return " and ".join(several[0][:2]) if several else ""
 
 
 def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
@@ -181,10 +170,9 @@ def _checked_number(number: int, text: str, kind: str) -> float:
     if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
         return value
     advice = ""
-    if UNIT.fullmatch(text):
-        advice = "; write numbers alone"
-    elif value is None:
-        advice = f'; if it was not measured: --missing "{text:.50}"'
+    if value is None:
+        unit = "; write numbers alone" if UNIT.fullmatch(text) else ""
+        advice = f'{unit}; if it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
     raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
 
 
