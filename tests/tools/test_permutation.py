@@ -64,13 +64,6 @@ def test_the_closed_form_is_ridge_regression_on_the_other_folds(together):
             assert np.abs(head.predict(z[~others]) - found[~others, :, t]).max() < 1e-10
 
 
-def test_all_parts_are_used_and_a_group_is_in_one():
-    for folds, size in ((2, 20), (10, 30), (20, 20)):
-        groups = np.arange(size) // 2
-        part = folds_module.parts_of(groups, groups % folds)
-        assert {*part} == {*range(folds_module.PARTS)} and (part[::2] == part[1::2]).all()
-
-
 def test_shares_by_hand():
     assert permutation.shares(np.array([3.0, 1.0, 3.0, 5.0]), less_is_better=False) == (0.75, 0.75)
     assert permutation.shares(np.array([1.0, 2.0, 3.0, 4.0]), less_is_better=True) == (0.25, 1.0)

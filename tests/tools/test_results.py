@@ -90,12 +90,6 @@ def test_what_is_not_defined_is_none_and_not_nan(tmp_path):
     assert "NaN" not in (tmp_path / "results.json").read_text()
 
 
-def test_a_constant_score_has_no_correlation_at_all():
-    """0.1 has a mean that is not quite 0.1."""
-    for n in (10, 100, 1001):
-        assert metrics.pearson(np.full(n, 0.1), RNG.random(n)) == metrics.pearson(np.full(n, 4.7), RNG.random(n)) == 0
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_targets_are_those_of_the_samples(tmp_path, task):
     """The constant answer is that of all training samples."""

@@ -49,7 +49,7 @@ READ = {  # a table, options, the kind, and the values by name
     "0 only is no yes or no": ("name,value\na,0\nb,0", {}, "regression", {"a": 0, "b": 0}),
     "0 and 1 as numbers": ("name,value\na,0e0\nb,1.0", {}, "binary", {"a": 0, "b": 1}),
 }  # fmt: skip
-NUMBERS = "other values look like numbers"
+NUMBERS = "if it was not measured"
 REFUSED = {  # a table, its kind, the message
     "": (None, "no rows below the titles; expected columns name and value"),
     "name\tvalue\n": (None, "no rows below the titles"),
@@ -71,14 +71,17 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,inf\nb,2": (None, "row 2: 'inf' is no value for regression"),
     "name,value\na,x\nb,x": (None, "one class only"),
     "name,value\na,\nb,NA": ("regression", "column value has no value"),
-    "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' is no number, and {NUMBERS}.*--missing \"n. d.\""),
-    "name;value\na;0,52\nb;n. d.": (None, f"row 3: 'n. d.' is no number, and {NUMBERS}"),
+    "name,value\na,1\nb,n. d.\nc,2": (
+        None,
+        f"row 3: 'n. d.' is no value for regression; {NUMBERS}.*--missing \"n. d.\"",
+    ),
+    "name;value\na;0,52\nb;n. d.": (None, f"row 3: 'n. d.' is no value for regression; {NUMBERS}"),
     "name;value\na;0,52\nb;1.5": (None, "row 3: '1.5' has a decimal point, but '0,52' a decimal comma"),
-    "name;value\na;1.234,5\nb;2,5": (None, f"row 2: '1.234,5' is no number, and {NUMBERS}"),
-    "name;value\na;1,234,567\nb;2,345,678": (None, f"row 2: '1,234,567' is no number, and {NUMBERS}"),
-    "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no number, and {NUMBERS}"),
-    "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no number"),
-    "name,value\na,1\nb,>100 nM": (None, "row 3: '>100 nM' is no number"),
+    "name;value\na;1.234,5\nb;2,5": (None, f"row 2: '1.234,5' is no value for regression; {NUMBERS}"),
+    "name;value\na;1,234,567\nb;2,345,678": (None, f"row 2: '1,234,567' is no value for regression; {NUMBERS}"),
+    "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' is no value for regression.*{NUMBERS}"),
+    "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no value for regression"),
+    "name,value\na,1\nb,>100 nM": (None, "row 3: '>100 nM' is no value for regression"),
     "name,value\na,30%\nb,35.5%\nc,30%": (None, "row 2: '30%' has a unit: write numbers alone"),
     "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, "row 2: '1.5 \u00b0C' has a unit"),
     "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, "row 2: '1,5 ± 0,3' has a unit"),

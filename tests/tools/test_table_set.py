@@ -69,30 +69,12 @@ def opened(folder, *lines):
 # ---- structures ------------------------------------------------------------------------------------------------------
 
 
-KINDS = {  # values, kind that they look like, names, targets
-    "regression": (["1", "2.5", "-3e1", "0", "7", "8"], (), torch.float32),
-    "binary": (["1", "0", "1", "0.0", "1", "0"], (), torch.float32),
-    "classes": (["b", "a", "b", "a", "c", "b"], ("a", "b", "c"), torch.long),
-    "labels": (["b", "a,b", "", "c", "a", "b,c,"], ("a", "b", "c"), torch.float32),
+KINDS = {
+    "regression": ["1", "2.5", "-3e1", "0", "7", "8"],
+    "binary": ["1", "0", "1", "0.0", "1", "0"],
+    "classes": ["b", "a", "b", "a", "c", "b"],
+    "labels": ["b", "a,b", "a", "c", "a", "b,c,"],
 }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_kinds(folder, kind):
-    values, names, dtype = KINDS[kind]
-    data = table_set(write(folder, *zip(NAMES, values)), folder / "data")
-    assert data.options == {"kind": kind, "residues": False, "each_chain": False} and data.classes == names
-    assert data.about.startswith(f"{kind} on 6 structures")
-    sets, found = [SAMPLES["table"](data.open(split, workers=1), data.classes) for split in SPLITS], {}
-    for sample in (samples[0, i] for samples in sets for i in range(len(samples))):
-        assert sample.target.dtype == dtype and sample.focus.all() and len(sample.names) == 1
-        found[sample.names[0]] = sample.target[0]
-    assert [len(samples) for samples in sets] == [4, 1, 1] and sorted(found) == NAMES
-    expected = [float(text) if dtype == torch.float32 and not names else text for text in values]
-    if kind == "labels":
-        found = {name: ",".join(n for n, there in zip(names, x) if there) for name, x in found.items()}
-        expected = [text.strip(",") for text in values]
-    assert [names[found[name]] if kind == "classes" else found[name] for name in NAMES] == expected
 
 
 def test_one_store_for_all_tables_and_nothing_beside_the_data(folder):
@@ -200,30 +182,6 @@ def test_splits_by_column(folder):
         table_set(write(folder, *lines), folder / "data")
 
 
-def test_residues_are_found_by_chain_number_and_insertion_code(folder):
-    numbers = PROTEIN.residue_number.tolist()
-    chain = "A"
-    lines = [("name", "chain", "number", "value")]
-    for i, name in enumerate(NAMES):
-        own = [n for n in numbers[i : i + 10 + i]]
-        lines += [(name, chain, own[7], 0.7), (name, chain, own[2], 0.2), (name, chain, 999, 9), (name, "Z", own[2], 9)]
-    data = table_set(write(folder, *lines), folder / "data")
-    assert data.options == {"kind": "regression", "residues": True, "each_chain": False}
-    assert "24 residues of 6 structures" in data.about
-    store = data.open("train", workers=1)
-    samples = SAMPLES["table"](store)
-    sample = samples[0, 0]
-    assert sample.focus.nonzero().flatten().tolist() == [2, 7]
-    assert torch.allclose(sample.target, torch.tensor([0.2, 0.7]))
-    name = store.names[0]
-    first = numbers[NAMES.index(name) + 2]
-    assert sample.names[0] == f"{name}:A:{first}" and sample.groups == (name, name)
-    assert store.not_found == "8 labels of residues that are not in theirs"
-    batch, names = pack_samples([samples[0, i] for i in range(3)])
-    assert len(names) == 6 == len(batch.target) == batch.focus.sum() and batch.protein.num_proteins == 3
-    assert samples.targets().shape == (8,) and samples.num_targets == 8 and len(samples) == 4
-
-
 def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folder):
     """Two chains of five residues, each numbered 5, 5A, 5B, 6, -7; the rows of the table come in another order."""
     numbers, codes = torch.tensor([5, 5, 5, 6, -7] * 2), torch.tensor([*map(ord, " AB  " * 2)])
@@ -264,14 +222,14 @@ def test_structures_without_their_labelled_residues_are_left_out(folder):
 ])  # fmt: skip
 def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
     torch.manual_seed(0)
-    texts = KINDS[kind][0]
-    texts = [text or "a" for text in texts]
+    texts = KINDS[kind]
     if residues:
         numbers = PROTEIN.residue_number.tolist()
         lines = [(n, "A", numbers[i + 5 + k], texts[(i + k) % 6]) for i, n in enumerate(NAMES) for k in range(3)]
     else:
         lines = list(zip(NAMES, texts))
     data = table_set(write(folder, *lines), folder / "data", kind)
+    assert data.options == {"kind": kind, "residues": residues, "each_chain": False}
     samples = SAMPLES["table"](data.open("train", workers=1), classes=data.classes)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     outputs = {"num_outputs": len(data.classes)} if data.classes else {}
@@ -386,10 +344,10 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     out = Path("-".join(columns))
     data = ["--labels", "lab.csv", "--data", "files", "--value-column", *columns, "--missing", "n.d."]
     frozen = ["--task", "table", *data, "--freeze", "--folds", "4", "--init-from", "siamdiff-residue"]
-    new = ["--predict", "files/p3.cif.gz"]
-    assert cli.run("finetune", [*frozen, *QUICK, "--out", str(out), *new, "files/p4.pdb"]) == 0
+    new = ["--predict", "files/p3.cif.gz", "files/p4.pdb"]
+    assert cli.run("finetune", [*frozen, *QUICK, "--out", str(out), *new]) == 0
     said = capsys.readouterr().out
-    assert "older" not in said and said.count("predicted   1 structures") == 2
+    assert said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
     assert "4 folds of 12 different structures: with fewer than 4 in a fold Spearman's rho and Pearson's r come" in said
     assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
@@ -398,8 +356,10 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     assert sorted(scored["id"]) == sorted(f"p{i}" for i in range(12)) and scored["target"].shape[0] == 12
     name = "spearman:Länge" if len(columns) == 2 else "spearman"
     assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
-    predicted = read_predictions(next(out.glob("predicted-p3-*.tsv")))
-    titles = next(out.glob("predicted-p3-*.tsv")).read_text().splitlines()[0]
+    assert "folds" in results["config"] and not {"epochs", "lr", "batch_size"} & results["config"].keys()
+    (path,) = out.glob("predicted-p3-*.tsv")
+    predicted = read_predictions(path)
+    titles, *_ = path.read_text().splitlines()
     assert ("\tlow:Länge" if len(columns) == 2 else "\tlow") in titles and "low:halb" not in titles
     assert ("without low and high, as too few were measured: halb" in said) == (len(columns) == 2)
     assert "warning     the model has learned from 1 of them (p3)" in said and "\tlearned" in titles
@@ -408,7 +368,6 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     page = report.write_page([out]).read_text()
     assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
     assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
-    assert cli.run("finetune", [*frozen, *QUICK, "--out", str(out), *new]) == 0
     model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
     assert cli.main(["finetune", *model, "--missing", "n.d.", *QUICK]) == 0
     assert "was fitted to all structures of its table" in capsys.readouterr().out
@@ -457,10 +416,10 @@ def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
         rows += [f"f{i},{chain},{i + 2 * k}" for k, chain in enumerate("AB")]
     (tmp_path / "lab.csv").write_text("\n".join(rows))
     frozen = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--freeze", "--folds", "2", "--out", "run"]
-    assert (
-        cli.run("finetune", [*frozen, "--level", "residue", "--size", "tiny", *QUICK, "--predict", "files/f2.pdb"]) == 0
-    )
-    model, (first,) = ["--eval-only", "run/seed-0/best.pt"], Path("run").glob("predicted-*.tsv")
+    small = ["--level", "residue", "--size", "tiny", *QUICK]
+    assert cli.run("finetune", [*frozen, *small, "--predict", "files/f2.pdb"]) == 0
+    model = ["--eval-only", "run/seed-0/best.pt"]
+    (first,) = Path("run").glob("predicted-*.tsv")
     assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
     assert cli.run("finetune", [*model, "--predict", "files", *QUICK]) == 0
     (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
@@ -476,9 +435,7 @@ def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
     with pytest.raises(ConfigError, match="--folds 4 needs --freeze"):
         cli.run("finetune", [*data, "--folds", "4"])
     with pytest.raises(ConfigError, match=r"--freeze: 13 folds need as many different structures .* there are 12"):
-        cli.run(
-            "finetune", [*data, "--freeze", "--folds", "13", "--size", "tiny", "--level", "residue", "--out", "many"]
-        )
+        cli.run("finetune", [*data, "--freeze", "--folds", "13", "--size", "tiny", "--out", "many"])
 
 
 def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsys):
@@ -506,29 +463,29 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     assert (known[-1], unknown[-1]) == ("yes", "no") and titles[-1] == "learned"
     assert cli.run("finetune", [*model, "--features", "vectors.npz", "--labels", "own.csv", "--data", "files"]) == 0
     np.savez("twice.npz", id=["p0", "p1", "p0"], mean=vectors[:3])
-    with pytest.raises(StructureError, match=r"1 structures are there twice: p0"):
-        cli.run("finetune", [*model, "--features", "twice.npz", "--predict"])
     np.savez("few.npz", id=["p0"], mean=vectors[:1])
-    with pytest.raises(ConfigError, match=r"--features few\.npz has no vector of p"):
-        cli.run("finetune", [*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"])
-    with pytest.raises(ConfigError, match="takes the place of the encoder: with --freeze alone"):
-        cli.run("finetune", [*data, "--labels", "own.csv", "--features", "few.npz", "--init-from", "siamdiff-residue"])
     Path("ones.csv").write_text("name,value\n" + "".join(f"p{i},1\n" for i in range(12)))
-    with pytest.raises(ConfigError, match=r"all values are 1: there is nothing to tell apart\. Label the others 0"):
-        cli.run("finetune", [*data, "--labels", "ones.csv", "--features", "vectors.npz", "--out", "ones"])
-    trained = ["--task", "table", "--data", "files", "--labels", "ones.csv", "--size", "tiny", "--level", "residue"]
-    with pytest.raises(ConfigError, match="all values are 1: there is nothing to tell apart"):
-        cli.run("finetune", [*trained, *QUICK, "--out", "ones"])
-    Path("alone.csv").write_text("name,value\n" + "".join(f"p{i},{values[i]}\n" for i in range(12)))
-    cli.run(
-        "finetune", [*data, "--labels", "alone.csv", "--features", "vectors.npz", "--out", "alone", "--folds", "12"]
-    )
-    assert "come out too low, and nothing can be called better than the baseline. Take --folds 3" in (
-        capsys.readouterr().out
-    )
-    families = "".join(f"p{i},{values[i]},f{i // 3}\n" for i in range(12))
-    Path("families.csv").write_text("name,value,family\n" + families)
-    cli.run("finetune", [*data, "--labels", "families.csv", "--features", "vectors.npz", "--out", "families"])
+    few = [*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"]
+    ones = ["--task", "table", "--data", "files", "--labels", "ones.csv", "--size", "tiny", "--level", "residue"]
+    said = "all values are 1: there is nothing to tell apart"
+    for line, error, reason in (
+        ([*model, "--features", "twice.npz", "--predict"], StructureError, "1 structures are there twice: p0"),
+        (few, ConfigError, r"--features few\.npz has no vector of p"),
+        ([*few, "--init-from", "x"], ConfigError, "takes the place of the encoder: with --freeze alone"),
+        ([*data, *ones[4:6], "--features", "vectors.npz"], ConfigError, rf"{said}\. Label the others 0"),
+        ([*ones, *QUICK, "--out", "ones"], ConfigError, said),
+    ):
+        with pytest.raises(error, match=reason):
+            cli.run("finetune", line)
+
+
+def test_small_folds_and_families_are_said(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+    vectors = np.random.default_rng(0).normal(size=(12, 5))
+    vectors_run(lab, ["name,value", *(f"p{i},{i}" for i in range(12))], vectors, "--folds", "12")
+    unsaid = "come out too low, and nothing can be called better than the baseline. Take --folds 3"
+    assert unsaid in capsys.readouterr().out
+    vectors_run(lab, ["name,value,family", *(f"p{i},{i},f{i // 3}" for i in range(12))], vectors, "--folds", "3")
     said = capsys.readouterr().out
     assert "3 folds of 4 different structures" in said and "12 samples of 4 families (relatives count once)" in said
 
@@ -563,6 +520,7 @@ def test_relatives_stay_together_and_their_scores_stand_beside(tmp_path, monkeyp
     assert results["counts"]["families"] == 12 and results["with_relatives"]["sequences"] == 36
     assert results["with_relatives"]["mean"]["spearman"] > 0.9 > 0.6 > results["mean"]["spearman"]
     assert results["decision"]["baseline"] == "untold" and results["with_relatives"]["interval"]["rmse"]
+    assert "With relatives in other folds, 36 sequences" in report.write_page([out]).read_text()
     said = capsys.readouterr().out
     assert "36 structures are of 12 families by their sequences" in said and "with relatives" in said
 
@@ -578,18 +536,7 @@ def test_relatives_stay_together_and_their_scores_stand_beside(tmp_path, monkeyp
 def test_what_cannot_be_folded_is_named_before_anything_is_embedded(lab, monkeypatch, capsys):
     monkeypatch.chdir(lab)
     Path("two.csv").write_text("\n".join(["name,value,family", *(f"p{i},{i},{'ab'[i % 2]}" for i in range(12))]))
-    frozen = [
-        "--task",
-        "table",
-        "--data",
-        "files",
-        "--freeze",
-        "--init-from",
-        "siamdiff-residue",
-        *QUICK,
-        "--out",
-        "no",
-    ]
+    frozen = ["--task", "table", "--data", "files", "--freeze", "--size", "tiny", *QUICK, "--out", "no"]
     with pytest.raises(ConfigError, match=r"there are 2 different structures .*one of 2 folds leaves 1 of them"):
         cli.run("finetune", [*frozen, "--labels", "two.csv", "--folds", "2"])
     Path("kd.csv").write_text("\n".join(["name,kd,tm", *(f"p{i},{i},{i if i < 2 else ''}" for i in range(12))]))

@@ -12,7 +12,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.tools.evidence import bootstrap, verdict, wording
 from siamdiff_min.tools.evidence.conformal import within
 from siamdiff_min.tools.table.folds import baseline_of_folds
-from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, decisive, write_table_results
+from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.results import write_predictions
 
@@ -23,16 +23,6 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(autouse=True)
 def _draws(monkeypatch):
     monkeypatch.setattr(bootstrap, "MOST_DRAWS", 200)
-
-
-def test_options_that_play_no_part_are_not_among_those_of_a_run():
-    """A head in closed form has neither epochs nor a learning rate; batches measure batch norm of random weights."""
-    options = Namespace(epochs=[50], lr=1e-4, batch_size=8, global_batch_size=8, folds=5, init_from="siamdiff-residue")
-    linear = table_task(ENCODER, linear=True)
-    assert decisive(options, linear) == {"folds": 5, "init_from": "siamdiff-residue"}
-    options.init_from = None
-    assert decisive(options, linear) == {"folds": 5, "init_from": None, "batch_size": 8}
-    assert decisive(options, table_task(ENCODER)) == vars(options) and options.epochs == [50]
 
 
 def table_of(path, target, prediction, composition=None, units=None, properties=(), kind="regression") -> dict:
