@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from ...files import StructureError
-from ...protein.constants import ATOM_ELEMENT, ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
+from ...protein.constants import (
+    ATOM_ELEMENT,
+    ATOM_INDEX,
+    BACKBONE,
+    CA,
+    GREEK_RANK,
+    ONE_LETTER,
+    RESIDUE_ATOMS,
+    RESIDUES,
+)
+from ...reading.columns import Column, changes
 
 # The order of atoms (`atom37`) and of residue types (`aatype`) in AlphaFold (Jumper et al. 2021) and OpenFold.
 ATOM37 = [
@@ -18,11 +28,14 @@ ATOM37 = [
 ]  # fmt: skip
 AATYPE = "ARNDCQEGHILKMFPSTWYV"
 
-_NAMES = torch.tensor([ATOM_INDEX[name] for name in ATOM37])  # (37,)
-_SLOTS = torch.full((len(RESIDUES), 15), -1)  # columns in ATOM37 of a residue's atoms, as PDB files order them
-for _row, _residue in zip(_SLOTS, RESIDUES):
-    _known = [ATOM37.index(name) for name in [*RESIDUE_ATOMS[_residue], "OXT"]]
-    _row[: len(_known)] = torch.tensor(_known)
+# The order of the atoms of every residue in PDB files: backbone, then by remoteness and number (CG1, OG1, CG2, CD1).
+_SIDE_CHAIN = {*ATOM37} - {*BACKBONE, "CB", "OXT"}
+_PDB_ORDER = [*BACKBONE, "CB", *sorted(_SIDE_CHAIN, key=lambda name: (GREEK_RANK[ATOM_INDEX[name]], name[2:])), "OXT"]
+_COLUMNS = torch.tensor([ATOM37.index(name) for name in _PDB_ORDER])  # (37,)
+_NAMES = torch.tensor([ATOM_INDEX[name] for name in _PDB_ORDER])  # (37,)
+_KNOWN = torch.zeros(len(RESIDUES), 37, dtype=torch.bool)  # which of these atoms a residue has
+for _row, _residue in zip(_KNOWN, RESIDUES):
+    _row[[_PDB_ORDER.index(name) for name in [*RESIDUE_ATOMS[_residue], "OXT"]]] = True
 
 
 def from_ca(pos, sequence, chain) -> dict[str, Tensor]:
@@ -41,34 +54,23 @@ def from_atom37(pos, mask, sequence, chain) -> dict[str, Tensor]:
         raise StructureError("mask", f"of {len(mask)} residues beside pos of {len(pos)}")
     residue_type = _types(sequence, len(pos), AATYPE).to(pos.device)
 
-    # The columns of each residue's atoms in the order of PDB files, and which of them hold one: (R, 15) both.
-    slots = _SLOTS.to(pos.device)[residue_type]
-    present = mask.gather(1, slots.clamp(min=0)) & (slots >= 0)
+    device = pos.device
+    columns = _COLUMNS.to(device)
+    present = mask[:, columns]
 
-    # No atom of the mask may be left without a slot, and no residue without its CA.
-    foreign = (present.sum(1) != mask.sum(1)).nonzero()
-    if len(foreign):
-        row = int(foreign[0])
-        residue = RESIDUES[residue_type[row]]
-        problem = f"{residue} has no {_foreign_atom(residue, mask[row])}"
+    # No atom of the mask may be foreign to its residue, and no residue without its CA.
+    foreign = (present & ~_KNOWN.to(device)[residue_type]).nonzero().tolist()
+    if foreign:
+        row, slot = foreign[0]
+        problem = f"{RESIDUES[residue_type[row]]} has no {_PDB_ORDER[slot]}"
         raise StructureError("mask", problem, f"residue {row}; numbers of a sequence count {AATYPE}")
-    no_carbon = (~mask[:, ATOM37.index("CA")]).nonzero()
+    no_carbon = (~present[:, CA]).nonzero()
     if len(no_carbon):
-        row = int(no_carbon[0])
-        raise StructureError("mask", "a residue without CA", f"residue {row}; leave out such residues")
+        raise StructureError("mask", "a residue without CA", f"residue {int(no_carbon[0])}; leave out such residues")
 
     # The atoms, residue by residue.
     atom_residue, slot = present.nonzero().unbind(1)
-    column = slots[atom_residue, slot]
-    atom_name = _NAMES.to(pos.device)[column]
-    return _fields(pos[atom_residue, column], atom_name, atom_residue, residue_type, chain)
-
-
-def _foreign_atom(residue: str, mask: Tensor) -> str:
-    """The first atom of the mask (37,) that this residue does not have."""
-    own = [*RESIDUE_ATOMS[residue], "OXT"]
-    atoms = [ATOM37[column] for column in mask.nonzero().flatten().tolist()]
-    return next(atom for atom in atoms if atom not in own)
+    return _fields(pos[atom_residue, columns[slot]], _NAMES.to(device)[slot], atom_residue, residue_type, chain)
 
 
 def _array(name: str, value, *shape: str | int) -> Tensor:
@@ -127,24 +129,18 @@ def _letters(sequence, order: str) -> str:
 
 def _fields(pos: Tensor, atom_name: Tensor, atom_residue: Tensor, residue_type: Tensor, chain) -> dict[str, Tensor]:
     """All fields of one protein; residues are numbered from 1 in each chain."""
-    finite = pos.isfinite().all(1)
-    if not finite.all():
-        row = int(atom_residue[~finite][0])
-        raise StructureError("pos", "not finite", f"residue {row}")
-
     # A chain begins wherever the name changes, and its name does not come back.
     device = pos.device
     size = len(residue_type)
-    names = _chain_names(chain, size)
-    starts = [row for row in range(size) if row == 0 or names[row] != names[row - 1]]
-    different = {str(name) for name in names}
-    if len(different) != len(starts):
+    names = [0] * size if chain is None else chain.tolist() if hasattr(chain, "tolist") else list(chain)
+    if len(names) != size:
+        raise StructureError("chain", f"of {len(names)} residues beside pos of {size}")
+    name = Column.of(list(map(str, names)))
+    starts = changes(name.index)
+    if len(starts) != len(name.values):
         raise StructureError("chain", "residues of one chain do not stand together")
-    start = torch.tensor(starts)
-    lengths = torch.tensor([*starts[1:], size]) - start
-    chain = torch.arange(len(starts)).repeat_interleave(lengths)
-    index = torch.arange(size) - start[chain]
-    index = index.to(device)
+    number = torch.from_numpy(name.index).to(device)
+    index = torch.arange(size, device=device) - torch.from_numpy(starts).to(device)[number]
     return {
         "pos": pos,
         "element": torch.tensor(ATOM_ELEMENT, device=device)[atom_name],
@@ -155,16 +151,6 @@ def _fields(pos: Tensor, atom_name: Tensor, atom_residue: Tensor, residue_type: 
         "residue_number": index + 1,
         "insertion_code": torch.full((size,), ord(" "), device=device),
         "residue_index": index,
-        "chain": chain.to(device),
+        "chain": number,
         "residue_protein": torch.zeros(size, dtype=torch.long, device=device),
     }
-
-
-def _chain_names(chain, size: int) -> list:
-    """The name or number of every residue's chain; without any, all are of one."""
-    if chain is None:
-        return [0] * size
-    names = chain.tolist() if hasattr(chain, "tolist") else list(chain)
-    if len(names) != size:
-        raise StructureError("chain", f"of {len(names)} residues beside pos of {size}")
-    return names

@@ -31,7 +31,10 @@ def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_c
     given_code = np.zeros(len(atoms), bool)
     if not any(repeated(atoms, atoms.chain)):
         return atoms, given_code
-    atoms = replace(atoms, marks=tuple(mark for mark in atoms.marks if not _cuts_a_bond(atoms, mark)))
+    carbon, nitrogen = _bonds(atoms)
+    # A mark that changes between bonded residues tells no molecules apart: mdtraj writes insertion codes as segments.
+    marks = tuple(mark for mark in atoms.marks if (mark.index[carbon] == mark.index[nitrogen]).all())
+    atoms = replace(atoms, marks=marks)
     if restore_codes:
         code = _with_codes(atoms)
         given_code = np.array(code.texts()) != np.array(atoms.code.texts())
@@ -39,53 +42,41 @@ def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_c
     return replace(atoms, chain=_tell_apart(path, atoms, chain)), given_code
 
 
-def _cuts_a_bond(atoms: Atoms, mark: Column) -> bool:
-    """Whether a mark changes between two bonded residues: then it tells no molecules apart.
+def _rows(atoms: Atoms, name: str) -> np.ndarray:
+    """The rows of atoms with this name."""
+    return np.flatnonzero(atoms.atom.where(name.__eq__))
 
-    mdtraj writes insertion codes as segments, for instance.
-    """
-    chain = atoms.chain.index
-    starts = changes(chain, atoms.number, atoms.code.index, atoms.residue.index, mark.index)
-    names = atoms.atom.texts()
-    residues = list(pairwise([*starts.tolist(), len(atoms)]))
-    for (first, border), (_, last) in pairwise(residues):
-        new_mark = mark.index[first] != mark.index[border]
-        before = names[first:border]
-        behind = names[border:last]
-        if new_mark and chain[first] == chain[border] and "C" in before and "N" in behind:
-            carbon = atoms.xyz[first + before.index("C")]
-            nitrogen = atoms.xyz[border + behind.index("N")]
-            if math.dist(carbon, nitrogen) < MAX_BOND:
-                return True
-    return False
+
+def _near(atoms: Atoms, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Which pairs of rows are bonded: in one chain, and close."""
+    step = atoms.xyz[a] - atoms.xyz[b]
+    return (atoms.chain.index[a] == atoms.chain.index[b]) & ((step**2).sum(1) < MAX_BOND**2)
+
+
+def _bonds(atoms: Atoms) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of C and of N of all peptide bonds, by the next N behind each C."""
+    nitrogen = _rows(atoms, "N")
+    carbon = _rows(atoms, "C")
+    carbon = carbon[carbon < nitrogen.max(initial=-1)]
+    behind = nitrogen[np.searchsorted(nitrogen, carbon)]
+    bonded = _near(atoms, carbon, behind)
+    return carbon[bonded], behind[bonded]
 
 
 def _last_oxygens(atoms: Atoms) -> Atoms:
-    """The atoms, with each OXT in the residue whose C it is bonded to.
+    """The atoms, with each OXT in the residue whose C, the last one before it, it is bonded to.
 
-    Foldcomp numbers the last OXT of a chain by the count of residues. So an OXT that stands alone under its number, and
-    whose C is in the residue before it, takes the place of that residue.
+    Foldcomp numbers the last OXT of a chain by the count of residues.
     """
-    oxygens = np.flatnonzero(atoms.atom.where("OXT".__eq__))
-    if not len(oxygens):
+    oxygen = _rows(atoms, "OXT")
+    carbon = _rows(atoms, "C")
+    if not (len(oxygen) and len(carbon)):
         return atoms
-    chain = atoms.chain.index
-    begins = np.zeros(len(atoms) + 1, bool)  # a position, and the end
-    begins[changes(chain, atoms.number, atoms.code.index)] = True
-    begins[-1] = True
-    alone = oxygens[begins[oxygens] & begins[oxygens + 1]]
-    if not len(alone):
-        return atoms
-    position = one_key(chain, atoms.number, atoms.code.index)
-    moved = np.arange(len(atoms))
-    for row in alone[alone > 0].tolist():
-        if chain[row - 1] == chain[row]:
-            rows = np.flatnonzero(position[:row] == position[row - 1])
-            carbons = rows[atoms.atom.take(rows).where("C".__eq__)]
-            if any(math.dist(atoms.xyz[carbon], atoms.xyz[row]) < MAX_BOND for carbon in carbons.tolist()):
-                moved[row] = row - 1
-    code, residue = atoms.code.take(moved), atoms.residue.take(moved)
-    return replace(atoms, number=atoms.number[moved], code=code, residue=residue)
+    before = carbon[np.searchsorted(carbon, oxygen) - 1]
+    bonded = _near(atoms, before, oxygen)
+    home = np.arange(len(atoms))
+    home[oxygen[bonded]] = before[bonded]
+    return replace(atoms, number=atoms.number[home], code=atoms.code.take(home), residue=atoms.residue.take(home))
 
 
 def _tell_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Column:
@@ -138,26 +129,21 @@ def _with_codes(atoms: Atoms) -> Column:
 
     Some programs write 27, 27, 27 for 27, 27A, 27B.
     """
-    molecule = [mark.index for mark in atoms.marks]
-    position = one_key(atoms.chain.index, atoms.number, atoms.code.index, *molecule)
-    numbered = one_key(atoms.chain.index, atoms.number, *molecule)
-    first = changes(position)
-    last = np.append(first[1:], len(atoms))
-
-    # A block is what stands together under one number. It has several residues if names change, or N comes again.
-    of_protein = np.logical_or.reduceat(atoms.residue.where(PARENT.__contains__), first)
-    often = np.bincount(position[first][of_protein], minlength=len(atoms))
-    changed = np.append(False, atoms.residue.index[1:] != atoms.residue.index[:-1])
-    changed[first] = False
-    several = np.add.reduceat(changed | atoms.atom.where("N".__eq__), first) > 1
-    several |= np.logical_or.reduceat(changed, first)
-    blank = atoms.code.where(lambda code: not code.strip())[first]
-    blocks = np.flatnonzero(several & blank & (often[position[first]] == 1))
-
+    molecule = [atoms.chain.index, atoms.number, *(mark.index for mark in atoms.marks)]
+    numbered = one_key(*molecule)
+    position = one_key(*molecule, atoms.code.index)
+    of_protein = atoms.residue.where(PARENT.__contains__)
+    blank = atoms.code.where(lambda code: not code.strip())
     codes = atoms.code.texts()
-    for block in blocks.tolist():
-        others = _bonded_parts(atoms, first[block], last[block])[1:]
-        there = atoms.code.texts(numbered == numbered[first[block]])
+
+    # A block is what stands together under one number. It has to be the only one of its number.
+    starts = changes(position)
+    often = np.bincount(position[starts], np.logical_or.reduceat(of_protein, starts))
+    for first, last in pairwise([*starts.tolist(), len(atoms)]):
+        if not blank[first] or often[position[first]] != 1:
+            continue
+        others = _bonded_parts(atoms, first, last)[1:]
+        there = atoms.code.texts(numbered == numbered[first]) if others else ()
         free = [letter for letter in string.ascii_uppercase if letter not in there]
         if len(others) <= len(free):
             for (begin, end), letter in zip(others, free):
@@ -168,29 +154,23 @@ def _with_codes(atoms: Atoms) -> Column:
 def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
     """The residues of a block as ranges of rows, each a whole one that begins with N and is bonded to the next.
 
-    If that is not so, the block alone.
+    None, if that is not so.
     """
-    rows = slice(first, last)
+    rows = range(first, last)
     names = list(zip(atoms.residue.texts(rows), atoms.atom.texts(rows), atoms.altloc.texts(rows)))
-    starts = [0]
-    for i, (residue, atom, _) in enumerate(names):
-        residue_before, atom_before, _ = names[starts[-1]]
-        if residue != residue_before or (i > 0 and atom == atom_before == "N"):
-            starts.append(i)
-    parts = list(pairwise([*starts, len(names)]))
-
+    begins = [i for i, (residue, atom, _) in enumerate(names) if atom == "N" or i == 0 or residue != names[i - 1][0]]
+    parts = list(pairwise([*begins, len(names)]))
     backbones = []
     for begin, end in parts:
         here = names[begin:end]
-        backbone = {atom: begin + i for i, (_, atom, _) in enumerate(here) if atom in ("N", "CA", "C")}
-        whole = len(backbone) == 3 == sum(atom in backbone for _, atom, _ in here) and here[0][1] == "N"
-        plain = here[0][0] in PARENT and not any(names[row][2].strip() for row in backbone.values())
-        if not (whole and plain and len(set(here)) == len(here)):
-            return [(first, last)]
-        backbones.append({atom: atoms.xyz[first + row] for atom, row in backbone.items()})
+        backbone = [i for i, (_, atom, _) in enumerate(here) if atom in ("N", "CA", "C")]
+        whole = {here[i][1] for i in backbone} == {"N", "CA", "C"} and len(backbone) == 3 and backbone[0] == 0
+        plain = here[0][0] in PARENT and not any(here[i][2].strip() for i in backbone)
+        if not (whole and plain and here[0][1] == "N" and len(set(here)) == len(here)):
+            return []
+        backbones.append({here[i][1]: atoms.xyz[rows[begin + i]] for i in backbone})
     for a, b in pairwise(backbones):
-        bond = math.dist(a["C"], b["N"])
         step = math.dist(a["CA"], b["CA"])
-        if not (bond < MAX_BOND and MIN_CA_STEP < step < MAX_CA_STEP):
-            return [(first, last)]
+        if not (math.dist(a["C"], b["N"]) < MAX_BOND and MIN_CA_STEP < step < MAX_CA_STEP):
+            return []
     return [(first + begin, first + end) for begin, end in parts]
