@@ -29,6 +29,7 @@ from .columns import (
     Model,
     changes,
     decimals,
+    groups_of,
     pieces,
 )
 from .plddt import CONFIDENCE, told_by_tables
@@ -344,8 +345,7 @@ def _by_residue(columns: dict[str, Column], plddt: dict[tuple, str]) -> Column:
     label, place = columns["label"], columns["label_number"]
     first = changes(label.index, place.index)
     found = [plddt.get(of_residue, "") for of_residue in zip(label.texts(first), place.texts(first))]
-    of_row = np.repeat(np.arange(len(first)), np.diff(first, append=len(label.index)))
-    return Column.of(found, of_row)
+    return Column.of(found, groups_of(first, len(label.index)))
 
 
 def is_mmcif(content: bytes) -> bool:

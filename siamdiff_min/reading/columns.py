@@ -128,21 +128,10 @@ Model = tuple[Atoms, Counter, bool | None]
 
 def one_key(*columns: np.ndarray) -> np.ndarray:
     """Whole numbers from 0 on, one for every row (N,): rows that are equal in all columns have the same one."""
-    key = np.zeros(len(columns[0]), np.int64)
-    if not len(key):
-        return key
-    largest = 1
-    for column in columns:
-        lowest = int(column.min())
-        size = int(column.max()) - lowest + 1
-        if largest * size >= 2**62:  # it would not fit
-            _, key = np.unique(key, return_inverse=True)
-            _, column = np.unique(column, return_inverse=True)
-            lowest = 0
-            largest = size = len(key)
-        key = key * size + (column - lowest)
-        largest *= size
-    return np.unique(key, return_inverse=True)[1]
+    order = np.lexsort(columns[::-1])
+    key = np.zeros(len(order), np.int64)
+    key[order] = groups_of(changes(*(column[order] for column in columns)), len(order))
+    return key
 
 
 def changes(*columns: np.ndarray) -> np.ndarray:
@@ -152,6 +141,11 @@ def changes(*columns: np.ndarray) -> np.ndarray:
     for column in columns:
         differs[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(differs)
+
+
+def groups_of(start: np.ndarray, size: int) -> np.ndarray:
+    """For each of `size` rows, the number of the group that it is in, from the first row of every group."""
+    return np.repeat(np.arange(len(start)), np.diff(start, append=size))
 
 
 def pieces(buffer: np.ndarray, start: np.ndarray, width: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..files import StructureError
 from ..protein.constants import PARENT, UNMODIFIED
-from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, pieces, whole_numbers
+from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, groups_of, pieces, whole_numbers
 
 WIDTH = 80  # letters of a line
 # The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
@@ -23,13 +23,14 @@ _NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D|[A-Z][\dA-Z]{3}\D|[a-z][\da
 _NO_NUMBER = re.compile(".{27}" + _POINTS, re.ASCII)
 # Lines that look like atoms but would be skipped: `atom`, an indented ATOM, coordinates after an unknown record name.
 _STRAY = re.compile(
-    r"[^A-Z]*(ATOM  |ATOM *\d|HETATM)|(?!SIGATM|REMARK).{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3}",
-    re.IGNORECASE | re.ASCII,
+    rb"\n(?!(?-i:ATOM|HETA|EXPDTA|TER|SIGATM|REMARK))"
+    rb"([^A-Z\n]*(ATOM  |ATOM *\d|HETATM)|.{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3})",
+    re.IGNORECASE,
 )
 # Fields apart by blanks, the last five of them x, y, z, charge and radius.
 _PQR = re.compile(r"(ATOM|HETATM)\s+\d+\s+\S+\s+\S+(\s+\S)?\s+-?\d+\w?(\s+-?\d+\.\d+){5}\s*$")
 ENDS = ("TER", "END")  # of a molecule
-_MARKS = ("TER", "EXPDTA", "MODEL", "ENDMDL", "END", "ROOT", "BRANCH")  # records that are looked at besides atoms
+_MARKS = re.compile(rb"\n(TER|EXPDTA|MODEL|ENDMDL|END|ROOT|BRANCH)(?= {0,3}(?:\n|(?<=\n.{6})))")  # whole records
 
 
 def pdb_models(path: str, content: bytes) -> Iterator[Model]:
@@ -79,49 +80,22 @@ def _borders_of_models(lines: _Lines) -> list[int]:
     return borders
 
 
-def _word(letters: bytes) -> int:
-    """Letters as the number that they are in memory."""
-    return int.from_bytes(letters, "little")
-
-
-def _is_one_of(words: np.ndarray, texts: list[str]) -> np.ndarray:
-    """(N,) whether the letters of a line, as a number, are one of these."""
-    numbers = np.array([_word(text.encode()) for text in texts], np.uint64)
-    return (words[:, None] == numbers).any(1)
-
-
 class _Lines:
     """The lines of a PDB file."""
 
     def __init__(self, content: bytes):
         if b"\r" in content:
             content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self.buffer = np.frombuffer(content.removesuffix(b"\n") + b"\n" + b" " * WIDTH, np.uint8)
-        self.end = np.flatnonzero(self.buffer == ord("\n"))
-        self.start = np.append(0, self.end[:-1] + 1)
-        words = pieces(self.buffer, self.start, 8).view("<u8").ravel()  # the first eight letters
-        first_four, first_six = words & 0xFFFFFFFF, words & 0xFFFFFFFFFFFF
-        self.is_atom = (first_four == _word(b"ATOM")) | (first_six == _word(b"HETATM"))
+        content = b"\n" + content.removesuffix(b"\n") + b"\n"
+        self.buffer = np.frombuffer(content + b" " * WIDTH, np.uint8)
+        edges = np.flatnonzero(self.buffer == ord("\n"))
+        self.start, self.end = edges[:-1] + 1, edges[1:]
+        head = pieces(self.buffer, self.start, 4).view("<u4").ravel()
+        self.is_atom = np.isin(head, np.frombuffer(b"ATOMHETA", "<u4"))
         self.atoms = np.flatnonzero(self.is_atom)
-        others = np.flatnonzero(~self.is_atom & (self.end > self.start))
-        self.doubtful = others[self._are_doubtful(words[others], self.start[others])]
-        self.marks: dict[int, str] = {}  # number of the line -> its record
-        candidates = others[_is_one_of(words[others] & 0xFFFFFF, [mark[:3] for mark in _MARKS])]
-        for number in candidates.tolist():
-            record = self.text(number)[:6].rstrip()
-            if record in _MARKS:
-                self.marks[number] = record
-
-    def _are_doubtful(self, words: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Lines that `_STRAY` may match: they begin with no letter, AT or HE, or have points where atoms have them."""
-        small = words | 0x2020  # two letters as small ones
-        first = small & 0xFF
-        doubtful = (first < ord("a")) | (first > ord("z"))
-        doubtful |= _is_one_of(small & 0xFFFF, ["at", "he"])
-        for column in (33, 34, 35):
-            points = [self.buffer[np.minimum(start + column + k, len(self.buffer) - 1)] == ord(".") for k in (0, 8, 16)]
-            doubtful |= points[0] & points[1] & points[2]
-        return doubtful
+        # Numbers of lines: those that look like an atom and are none, and those of records.
+        self.stray = [int(np.searchsorted(edges, found.start())) for found in _STRAY.finditer(content)]
+        self.marks = {int(np.searchsorted(edges, x.start())): x[1].decode() for x in _MARKS.finditer(content)}
 
     def atoms_before(self, numbers: list[int]) -> np.ndarray:
         """How many lines of atoms there are before each of these lines."""
@@ -157,7 +131,7 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
     letters = lines.letters(numbers)
     place = letters[:, 17:27]
     first = changes(place[:, :8].view("u8")[:, 0], place[:, 8:].view("u2")[:, 0])
-    run = np.repeat(np.arange(len(first)), np.diff(first, append=len(numbers)))
+    run = groups_of(first, len(numbers))
     size, sign, usual = whole_numbers(place[first, 5:9].T)
     five_digits = place[first, 9] - ord("0") < 10
     usual &= (place[first, 8] - ord("0") < 10) & ~five_digits & (place[first, 9] < 128)
@@ -166,21 +140,17 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
     points = letters[:, 30:54].reshape(-1, 3, 8)
     xyz, sound = decimals(np.ascontiguousarray(points.transpose(2, 0, 1)), 3)
 
-    # Lines that are not usual, and those that are no atoms but look so, in file order: the first error counts.
-    odd = numbers[~(sound.all(1) & usual[run])]
-    doubtful = lines.doubtful[slice(*np.searchsorted(lines.doubtful, (begin, end)))]
-    kept = np.ones(len(numbers), bool)
-    for number in sorted([*odd.tolist(), *doubtful.tolist()]):
-        row = int(np.searchsorted(numbers, number))
-        if lines.is_atom[number]:
-            read = _odd_atom(path, number + 1, lines.text(number))
-            kept[row] = read is not None
-            if read is not None:
-                residue_number[row], code[row], xyz[row] = read
-            continue
-        of_use = number in experiments or (marks.get(number) == "TER" and kept[:row].any())
-        if not of_use and _STRAY.match(lines.text(number)):
+    # Lines that are no atoms but look so, and those that are not usual: the first of them counts.
+    for number in lines.stray:
+        if begin <= number < end:
             raise ValueError(f"line {number + 1} looks like an atom, but is no ATOM or HETATM record")
+    kept = np.ones(len(numbers), bool)
+    for row in np.flatnonzero(~(sound.all(1) & usual[run])).tolist():
+        number = int(numbers[row])
+        read = _odd_atom(path, number + 1, lines.text(number))
+        kept[row] = read is not None
+        if read is not None:
+            residue_number[row], code[row], xyz[row] = read
     dropped = Counter({NO_NUMBER: int((~kept).sum())})
 
     # Names. TER, or an END between two molecules, counts for the chain of the atom before it.

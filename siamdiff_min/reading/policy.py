@@ -17,7 +17,7 @@ import numpy as np
 from ..files import StructureError, part_or_none
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_INDEX, ATOM_NAMES, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS
-from .columns import Atoms, Column, changes, one_key
+from .columns import Atoms, Column, changes, groups_of, one_key
 from .plddt import plddt_of
 from .residues import Residues
 from .structure import Structure
@@ -139,7 +139,7 @@ class _Groups:
         self.first = start[heads]  # row of each group
         self.size = np.diff(self.first, append=len(atoms))
         self.position = position[order][heads]  # rank of its position in the file
-        self.of_row = np.repeat(np.arange(len(heads)), self.size)
+        self.of_row = groups_of(self.first, len(atoms))
         self.name = atoms.residue.index[self.first]
         self.is_protein = atoms.residue.where(PARENT.__contains__)[self.first]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from ..files import StructureError
 from ..protein.constants import ATOM_ELEMENT, CA, MODIFIED, PARENT, RESIDUE_INDEX, C, N
 from ..protein.protein import Protein
-from .columns import Atoms, changes
+from .columns import Atoms, changes, groups_of
 
 MAX_CA_STEP = 4.2  # angstrom from CA to the next CA; 2.9 (cis) and 3.8 in proteins
 MAX_PEPTIDE_BOND = 2.5  # angstrom from C to the next N; beyond it is no neighbour in a chain
@@ -40,30 +39,22 @@ class Residues:
         if not len(doubtful):
             return self
         kept = np.ones(len(self.alpha), bool)
-        backbone = self._backbone()
-        places = list(zip(self.chain.tolist(), self.number.tolist()))
-        by_place = {place: i for i, place in enumerate(places)}
+        size = len(kept)
+        by_place = {place: i for i, place in enumerate(zip(self.chain.tolist(), self.number.tolist()))}
+        backbone = np.full((size, 3, 3), np.nan)  # where N, CA and C are
+        rows = np.flatnonzero(self.known <= C)
+        backbone[np.repeat(np.arange(size), self.size)[rows], self.known[rows]] = self.atoms.xyz[self.row[rows]]
         for i in doubtful.tolist():
-            chain, number = places[i]
-            in_file = [j for j in (i - 1, i + 1) if 0 <= j < len(places) and places[j][0] == chain]
+            chain, number = self.chain[i], self.number[i]
             by_number = [by_place.get((chain, number + step), i) for step in (-1, 1)]
-            beside = {*in_file, *by_number} - {i}
-            kept[i] = any(_bonded(backbone[i], backbone[j]) for j in beside)
+            in_file = [j for j in (i - 1, i + 1) if 0 <= j < size and self.chain[j] == chain]
+            beside = [*{*in_file, *by_number} - {i}]
+            kept[i] = _bonded(backbone[i], backbone[beside]).any()
 
         counts["modified residues (read as their parent)"] += int((modified & kept).sum())
         counts["free amino acids"] += int((~kept).sum())
         of_row = np.repeat(kept, self.size)
         return Residues(self.atoms, self.alpha[kept], self.size[kept], self.row[of_row], self.known[of_row])
-
-    def _backbone(self) -> list[dict[int, list[float]]]:
-        """Where N, CA and C of each residue are, without those that are missing."""
-        found: list[dict] = [{} for _ in self.size]
-        residue = np.repeat(np.arange(len(self.size)), self.size)
-        rows = np.flatnonzero((self.known == N) | (self.known == CA) | (self.known == C))
-        places = self.atoms.xyz[self.row[rows]].tolist()
-        for i, atom, xyz in zip(residue[rows].tolist(), self.known[rows].tolist(), places):
-            found[i][atom] = xyz
-        return found
 
     def protein(self, path: str) -> tuple[Protein, tuple[str, ...]]:
         """All of them as one `Protein`, and the names of its chains."""
@@ -73,7 +64,7 @@ class Residues:
         letters = np.array([ord(text[:1] or " ") for text in code.values])
         types = np.array([RESIDUE_INDEX.get(PARENT.get(name, ""), -1) for name in self.name.values])
         starts = changes(self.chain)
-        lengths = np.diff(starts, append=len(self.chain))
+        chain = groups_of(starts, len(self.chain))
         with np.errstate(over="ignore"):  # `check_protein` refuses what is infinite
             pos = self.atoms.xyz[self.row].astype(np.float32)
         protein = Protein(
@@ -85,15 +76,17 @@ class Residues:
             masked=torch.zeros(len(self.size), dtype=torch.bool),
             residue_number=torch.from_numpy(self.number),
             insertion_code=torch.from_numpy(letters[code.index]),
-            residue_index=torch.from_numpy(np.arange(len(self.chain)) - np.repeat(starts, lengths)),
-            chain=torch.from_numpy(np.repeat(np.arange(len(starts)), lengths)),
+            residue_index=torch.from_numpy(np.arange(len(chain)) - starts[chain]),
+            chain=torch.from_numpy(chain),
             residue_protein=torch.zeros(len(self.size), dtype=torch.long),
         )
         return protein, tuple(self.atoms.chain.values[i] for i in self.chain[starts].tolist())
 
 
-def _bonded(a: dict[int, list[float]], b: dict[int, list[float]]) -> bool:
-    """Whether a peptide bond joins two residues. If N or C is missing, the distance of their CA decides."""
-    if {N, C} <= a.keys() & b.keys():
-        return min(math.dist(a[C], b[N]), math.dist(b[C], a[N])) < MAX_PEPTIDE_BOND
-    return math.dist(a[CA], b[CA]) < MAX_CA_STEP
+def _bonded(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Which of some residues a peptide bond joins to one, from N, CA and C. If N or C is missing, CA decides."""
+    behind = np.linalg.norm(others[:, N] - one[C], axis=1)
+    before = np.linalg.norm(others[:, C] - one[N], axis=1)
+    step = np.linalg.norm(others[:, CA] - one[CA], axis=1)
+    bond = np.minimum(behind, before)
+    return np.where(np.isnan(bond), step < MAX_CA_STEP, bond < MAX_PEPTIDE_BOND)
