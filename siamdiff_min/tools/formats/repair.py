@@ -64,11 +64,13 @@ def _bonds(atoms: Atoms) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _last_oxygens(atoms: Atoms) -> Atoms:
-    """The atoms, with each OXT in the residue whose C, the last one before it, it is bonded to.
+    """The atoms, with each OXT that is alone under its number in the residue whose C, the last one before, it is at.
 
     Foldcomp numbers the last OXT of a chain by the count of residues.
     """
-    oxygen = _rows(atoms, "OXT")
+    starts = changes(atoms.chain.index, atoms.number, atoms.code.index)
+    alone = starts[np.diff(starts, append=len(atoms)) == 1]
+    oxygen = alone[atoms.atom.take(alone).where("OXT".__eq__)]
     carbon = _rows(atoms, "C")
     if not (len(oxygen) and len(carbon)):
         return atoms
