@@ -10,7 +10,7 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -204,11 +204,16 @@ def simple_values(rows: str, width: int) -> Values | None:
     return None if names_again.any() else Values(buffer, start, end)
 
 
-def _tables(path: str, content: bytes) -> tuple[dict[str, Values | list[str]], int]:
-    """The columns of the first data block with atoms, whose `_atom_site` is complete; how many others have atoms.
+def rows_of_atoms(path: str, tables: Mapping) -> int:
+    """How many rows `_atom_site` has; its columns must have equally many. Raises StructureError."""
+    sizes = sorted(len(column) for name, column in tables.items() if name.startswith(SITE))
+    if sizes and sizes[0] != sizes[-1]:
+        raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
+    return sizes[0] if sizes else 0
 
-    All blocks must be whole.
-    """
+
+def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
+    """The columns of every data block with atoms. All blocks must be whole."""
     text = content.decode("latin-1")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -225,16 +230,12 @@ def _tables(path: str, content: bytes) -> tuple[dict[str, Values | list[str]], i
                 tables[name.lower()] = [*column.texts(), *behind] if behind else column
         if "_atom_site_fract_x" in tables or (SITE + "fract_x" in tables and SITE + "cartn_x" not in tables):
             raise StructureError(path, "fractional coordinates", "a cif of small molecules, not mmCIF of a protein")
-        columns = [column for name, column in tables.items() if name.startswith(SITE)]
-        sizes = sorted(map(len, columns))
-        if sizes and sizes[0] != sizes[-1]:
-            raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
         others = (column for name, column in parser.items() if not name.lower().startswith((SITE, "data_")))
         if any("ATOM" in column or "HETATM" in column for column in others):
             raise ValueError("rows of atoms in a table of something else")
-        if any(map(len, columns)):
+        if rows_of_atoms(path, tables):
             found.append(tables)
-    return (found[0] if found else {}), max(0, len(found) - 1)
+    return found
 
 
 # ---- atoms -----------------------------------------------------------------------------------------------------------
@@ -242,20 +243,23 @@ def _tables(path: str, content: bytes) -> tuple[dict[str, Values | list[str]], i
 
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
     """One model of an mmCIF file after the other."""
-    tables, others = _tables(path, content)
-    columns = {}
-    for name, column in tables.items():
-        if name.startswith((SITE, *CONFIDENCE)):
-            columns[name] = column if isinstance(column, Values) else Values.of(column)
-    for atoms, dropped, predicted in models_of(path, columns):
-        yield atoms, Counter({OTHER_BLOCKS: others}) + dropped, predicted
+    blocks = _blocks(path, content)
+    for tables in blocks[:1]:
+        for name, column in tables.items():
+            if name.startswith((SITE, *CONFIDENCE)) and not isinstance(column, Values):
+                tables[name] = Values.of(column)
+    yield from models_of(path, blocks)
 
 
-def models_of(path: str, tables: Mapping) -> Iterator[Model]:
-    """One model after the other, from the columns of a data block: `Values`, or what BinaryCIF has in its place."""
-    sizes = [len(column) for name, column in tables.items() if name.startswith(SITE)]
-    if not sizes:
+def models_of(path: str, blocks: Sequence[Mapping]) -> Iterator[Model]:
+    """One model after the other of the first data block with atoms; the others are counted.
+
+    Their columns are `Values`, or what BinaryCIF has in their place.
+    """
+    if not blocks:
         return
+    tables = blocks[0]
+    size = rows_of_atoms(path, tables)
     plddt, predicted = told_by_tables(tables)
     columns_to_come = dict(COLUMNS)
     if predicted is False:
@@ -265,7 +269,7 @@ def models_of(path: str, tables: Mapping) -> Iterator[Model]:
     texts = {}
     for key, (*names, default) in columns_to_come.items():
         if key not in "xyz":
-            texts[key] = _column(path, tables, names, default, sizes[0])
+            texts[key] = _column(path, tables, names, default, size)
     coordinates = [_given(path, tables, COLUMNS[axis][0]) for axis in "xyz"]
 
     model = texts.pop("model")
@@ -274,13 +278,14 @@ def models_of(path: str, tables: Mapping) -> Iterator[Model]:
         raise ValueError(f"models {', '.join(order)[:50]} in place of numbers")
     for name in order:
         columns, xyz = texts, coordinates
-        rows = np.arange(sizes[0])
+        rows = np.arange(size)
         if len(order) > 1:  # a model's rows may lie apart
             rows = np.flatnonzero(model.where(name.__eq__))
             columns = {key: column.take(rows) for key, column in texts.items()}
             xyz = [column.take(rows) for column in coordinates]
         atoms, dropped = _atoms(columns, xyz, rows, plddt.get(name, {}))
-        yield atoms, Counter({OTHER_MODELS: len(order) - 1}) + dropped, predicted
+        others = Counter({OTHER_MODELS: len(order) - 1, OTHER_BLOCKS: len(blocks) - 1})
+        yield atoms, others + dropped, predicted
 
 
 def _given(path: str, tables: Mapping, name: str):

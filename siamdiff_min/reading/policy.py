@@ -155,15 +155,12 @@ def _first_with(key: np.ndarray) -> np.ndarray:
 def _known_atoms(residue: Column, atom: Column) -> np.ndarray:
     """Index into ATOM_NAMES of every row (N,), -1 for what its residue does not have."""
     names = {name: i for i, name in enumerate(atom.values)}
-    proteins = [name for name in residue.values if name in PARENT]
-    table = np.full((len(proteins) + 1, len(names)), -1, np.int16)
-    for row, name in enumerate(proteins):
-        for atom_name, index in _ATOMS[name].items():
+    table = np.full((len(residue.values), len(names)), -1)
+    for row, name in enumerate(residue.values):
+        for atom_name, index in _ATOMS.get(name, {}).items():
             if atom_name in names:
                 table[row, names[atom_name]] = index
-    row_of = {name: row for row, name in enumerate(proteins)}
-    rows = np.array([row_of.get(name, -1) for name in residue.values], np.int64)  # the last row has no atoms
-    return table[rows[residue.index], atom.index].astype(np.int64)
+    return table[residue.index, atom.index]
 
 
 def _is_hydrogen(atom: str) -> bool:
@@ -243,17 +240,13 @@ def _chosen_altlocs(atoms: Atoms, known: np.ndarray, rows: slice) -> tuple[list[
     options: dict[int, dict[str, int]] = {}  # atom -> altloc -> row
     duplicates = 0
     for row, index, altloc in zip(range(rows.start, rows.stop), known[rows].tolist(), atoms.altloc.texts(rows)):
-        if index < 0:
-            continue
-        if altloc in options.setdefault(index, {}):
-            duplicates += 1
-        else:
-            options[index][altloc] = row
+        if index >= 0:
+            first = options.setdefault(index, {}).setdefault(altloc, row)
+            duplicates += first != row
     occupancies: dict[str, list[float]] = {}
     for row_of in options.values():
-        if len(row_of) > 1:
-            for altloc, row in row_of.items():
-                occupancies.setdefault(altloc, []).append(float(atoms.occupancy[row]))
+        for altloc, row in row_of.items() if len(row_of) > 1 else ():
+            occupancies.setdefault(altloc, []).append(float(atoms.occupancy[row]))
     best = max(occupancies, key=lambda a: round(sum(occupancies[a]) / len(occupancies[a]), 6), default="")
     chosen = []
     for row_of in options.values():
@@ -264,11 +257,8 @@ def _chosen_altlocs(atoms: Atoms, known: np.ndarray, rows: slice) -> tuple[list[
 
 def _one_residue(position: np.ndarray, alpha: np.ndarray, occupancy: np.ndarray) -> np.ndarray:
     """Which groups (G,) are taken: at each position the one whose CA (row `alpha`, or -1) has the highest occupancy."""
-    chosen = alpha >= 0
-    groups = np.flatnonzero(chosen)
-    starts = changes(position[groups])
-    for start in starts[np.diff(starts, append=len(groups)) > 1].tolist():
-        options = groups[start:][position[groups[start:]] == position[groups[start]]]
-        best = max(options.tolist(), key=lambda group: occupancy[alpha[group]])  # the first of equals
-        chosen[options] = options == best
+    groups = np.flatnonzero(alpha >= 0)
+    groups = groups[np.lexsort((-occupancy[alpha[groups]], position[groups]))]  # the first of equals stays first
+    chosen = np.zeros(len(alpha), bool)
+    chosen[groups[changes(position[groups])]] = True
     return chosen

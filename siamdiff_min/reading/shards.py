@@ -14,7 +14,6 @@ A crop needs the three tables alone. `map_tables` maps them where they lie in th
 """
 
 import hashlib
-import re
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from torch import Tensor
 from ..files import StoreError, StructureError, UnwantedError
 from ..protein.constants import BACKBONE, MAX_MISSING
 from ..protein.protein import Protein
+from .columns import changes
 from .structure import Structure
 
 # The fields of a `Protein` that are kept, and their types on the disk; the other fields follow from them.
@@ -37,7 +37,6 @@ RESIDUE = np.dtype(
     + [(name, "u1") for name in ("residue_type", "insertion_code")]
 )
 TABLES = {"first_residue": np.dtype("<i4"), "residues": RESIDUE, "atoms": ATOM}  # in the order of the file
-STORAGE = re.compile(r"[^/]+/data/([0-9]+)")  # a member of the zip: the bytes of one tensor, in the order of the dict
 ZIP_HEADER = 30  # bytes before the name of a member; the last four are the lengths of its name and of what follows
 
 
@@ -68,8 +67,8 @@ def map_tables(file: Path) -> tuple[Tensor, dict[str, np.ndarray]]:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            storages = [member for member in archive.infolist() if STORAGE.fullmatch(member.filename)]
-        storages.sort(key=lambda member: int(STORAGE.fullmatch(member.filename)[1]))
+            storages = [member for member in archive.infolist() if "/data/" in member.filename]
+        storages.sort(key=lambda member: int(member.filename.rpartition("/")[2]))
         whole = torch.from_file(str(file), size=file.stat().st_size, dtype=torch.uint8)
         data = whole.numpy()
         tables = {}
@@ -105,8 +104,8 @@ def sequence_hashes(shard: dict) -> list[str]:
     rows = shard["first_residue"].numpy().view("<i4")[:, 0]
     hashes = []
     for first, last in pairwise(rows.tolist()):
-        chain_ends = np.flatnonzero(np.diff(residues["chain"][first:last])) + 1
-        chains = np.split(residues["residue_type"][first:last], chain_ends)
+        starts = changes(residues["chain"][first:last])
+        chains = np.split(residues["residue_type"][first:last], starts[1:])
         different = {types.tobytes() for types in chains}
         digest = hashlib.sha256(b"\xff".join(sorted(different)))
         hashes.append(digest.hexdigest()[:16])

@@ -132,8 +132,7 @@ class ProteinStore(torch.utils.data.Dataset):
     def num_residues(self, index: int) -> int:
         """Number of residues of one protein."""
         tables, row = self._map(index)
-        first, last = tables["first_residue"][row : row + 2].tolist()
-        return last - first
+        return int(np.diff(tables["first_residue"][row : row + 2])[0])
 
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).

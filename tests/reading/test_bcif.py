@@ -1,6 +1,7 @@
 """BinaryCIF: the same as mmCIF of the same entry, by every encoding of the specification."""
 
 import gzip
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,10 @@ def test_it_is_what_mmcif_gives(how):
         assert_equal(ours.protein, expected.protein)
         assert (ours.chain_names, ours.dropped) == (expected.chain_names, expected.dropped)
     assert ours.chain_names == ("B", "A") and ours.dropped["other models"] == 1
+    content = msgpack.unpackb(as_bcif(text, how))
+    content["dataBlocks"] *= 2
+    twice = read_structure("x", msgpack.packb(content), 1)
+    assert twice.dropped == ours.dropped + Counter({"other data blocks with atoms": 1})
 
 
 def test_an_entry_of_the_pdb(tmp_path):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...files import MachineError, StructureError
-from ...reading.cif import SITE, models_of
+from ...files import MachineError
+from ...reading.cif import SITE, models_of, rows_of_atoms
 from ...reading.columns import Column, Model
 from ...reading.plddt import CONFIDENCE
 
@@ -29,6 +29,7 @@ def binary_cif_models(path: str, content: bytes) -> Iterator[Model]:
         import msgpack
     except ImportError as error:
         raise MachineError(f"{path} needs the package msgpack: pip install msgpack") from error
+    found = []
     for block in msgpack.unpackb(content)["dataBlocks"]:
         tables = {}
         for category in block["categories"]:
@@ -36,12 +37,9 @@ def binary_cif_models(path: str, content: bytes) -> Iterator[Model]:
             if table in (SITE, *CONFIDENCE):
                 for column in category["columns"]:
                     tables[table + column["name"].lower()] = _Decoded.of(column)
-        sizes = sorted(len(column) for name, column in tables.items() if name.startswith(SITE))
-        if sizes and sizes[0] != sizes[-1]:
-            raise StructureError(path, "truncated or damaged table", f"{sizes[0]} to {sizes[-1]} values in its columns")
-        if sizes and sizes[0]:
-            yield from models_of(path, tables)
-            return
+        if rows_of_atoms(path, tables):
+            found.append(tables)
+    yield from models_of(path, found)
 
 
 @dataclass(frozen=True)
