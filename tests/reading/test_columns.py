@@ -5,15 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from given import Given
 from rows import as_mmcif, as_pdb, residue
 
 from siamdiff_min.files import StructureError
-from siamdiff_min.reading import policy, structure
-from siamdiff_min.reading.columns import Column, decimals, one_key
+from siamdiff_min.reading import policy
+from siamdiff_min.reading.columns import decimals
 from siamdiff_min.reading.parse import read_structure
-from siamdiff_min.reading.pool import read_source
-from siamdiff_min.reading.sources import find_structures
 
 NAMES = ("N", "CA", "C", "O", "CB")
 KINDS = ["ALA", "SER", "LYS", "GLY", "MSE", "SEP", "UNK", "HOH", "DAL", "DA", "ATP", "HID"]
@@ -86,30 +83,8 @@ def test_decimals_are_python_s_to_the_last_bit():
             assert not decimals(letters, places)[1].any(), text
 
 
-def test_columns_of_texts_and_keys():
-    texts = ["A", "A", "B ", "A", "", "caf\xe9"]
-    letters = np.array([text.ljust(4, "\0").encode("latin-1") for text in texts], "S4").view(np.uint8).reshape(-1, 4)
-    for column in (Column.of(texts), Column.of_letters(letters)):
-        assert column.texts() == texts and sorted(column.values) == sorted(set(texts))
-    assert Column.of(texts).or_else(np.arange(6) > 3, Column.constant("B ", 6)).texts() == [*texts[:4], "B ", "B "]
-    far = np.array([-(2**61), 2**61, -(2**61), 5, 5, 2**61])
-    other = np.array([0, 2**61, 0, 7, 8, 2**61])
-    assert one_key(far, other).tolist() == [0, 3, 0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("number", ["1e39", "-1e39", "1e400"])
 def test_a_coordinate_beyond_float32_is_a_sentence(number):
     """Without a RuntimeWarning of numpy, which is an error here."""
     with pytest.raises(StructureError, match="coordinates out of range"):
         read_structure("x", as_mmcif(residue("GLY", 1)).replace(" 1.000 ", f" {number} ", 1))
-
-
-def test_a_structure_of_a_file_is_checked_once(tmp_path, monkeypatch):
-    """That of a source of one's own when it is handed over."""
-    seen = []
-    for module in (policy, structure):
-        monkeypatch.setattr(module, "check_protein", lambda path, *_: seen.append(path))
-    (tmp_path / "a.pdb").write_text(as_pdb(residue("GLY", 1)))
-    read = read_source(find_structures(tmp_path).sources[0])
-    assert len(seen) == 1
-    assert read_source(Given("own", read)) is read and seen[1:] == ["given"]

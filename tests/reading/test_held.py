@@ -161,7 +161,7 @@ POS, POS37, MASK = np.zeros((3, 3)), np.zeros((3, 37, 3)), np.ones((3, 37)) * (n
     (lambda: Protein.from_ca(POS, np.eye(3, 20)), "sequence: of shape (3, 20) in place of (R,)"),
     (lambda: Protein.from_ca(POS, "GAS", "AB"), "chain: of 2 residues beside pos of 3"),
     (lambda: Protein.from_ca(POS, "GAS", [0, 1, 0]), "chain: residues of one chain do not stand together"),
-    (lambda: Protein.from_ca(POS * np.nan, "GAS"), "pos: coordinates out of range (not finite or beyond 100000 angstrom: CA of GLY 1"),
+    (lambda: Protein.from_ca(POS * np.nan, "GAS"), "pos: coordinates out of range (not finite or beyond"),
     (lambda: Protein.from_atom37(POS37[:, :14], MASK, "GAS"), "pos: of shape (3, 14, 3) in place of (R, 37, 3)"),
     (lambda: Protein.from_atom37(POS37, MASK[:, :14], "GAS"), "mask: of shape (3, 14) in place of (R, 37)"),
     (lambda: Protein.from_atom37(POS37, MASK[:2], "GAS"), "mask: of 2 residues beside pos of 3"),

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import pickle
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,11 @@ import torch
 from helpers import assert_equal
 from rows import as_mmcif, as_pdb, atom, residue
 
-from benchmarks.pdb import write_pdb
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading import policy
 from siamdiff_min.reading.parse import read_structure
-from siamdiff_min.reading.policy import assemble
-from siamdiff_min.reading.rows import AtomRow, columns_of
-from siamdiff_min.reading.sources import bundle_path, find_structures
 
 
 @pytest.fixture(params=[as_pdb, as_mmcif], ids=["pdb", "mmcif"])
@@ -367,19 +362,6 @@ def test_truncation_at_every_offset_never_moves_an_atom():
     assert errors > len(PDB) / 6
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-def test_round_trip_of_a_real_structure(tmp_path):
-    source = next(s for s in find_structures(bundle_path()).sources if s.name == "1FFW")
-    first = source.read()
-    shifted = replace(first.protein, pos=first.protein.pos - 0.12345)  # off the grid of three decimals
-    write_pdb(tmp_path / "x.pdb", shifted, first.chain_names)
-    again = read_structure(tmp_path / "x.pdb")
-    assert_equal(shifted, again.protein, tolerance=0.00051)
-    assert again.chain_names == first.chain_names and again.dropped == {}
-
-
 # ---- what was read wrongly once --------------------------------------------------------------------------------------
 
 
@@ -414,10 +396,3 @@ def test_an_mmcif_without_its_data_line_is_named(head):
     text = as_mmcif(residue("GLY", 1)).partition("\n")[2]
     with pytest.raises(StructureError, match=r"^x: mmCIF without its data_ line \(add one"):
         read_structure("x", head + text)
-
-
-@pytest.mark.parametrize("code", ["", " "])
-def test_a_format_may_leave_the_insertion_code_empty(code):
-    names = [(n, name) for n in (1, 2) for name in ("N", "CA", "C")]
-    rows = [AtomRow("A", n, code, "GLY", name, "", 1.0, (3.8 * n, len(name), 0), "C") for n, name in names]
-    assert assemble("x", columns_of(rows), {}).positions == [("A", 1, " "), ("A", 2, " ")]

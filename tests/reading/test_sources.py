@@ -3,13 +3,12 @@
 import errno
 import gzip
 import os
-import tarfile
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from helpers import reasons, special, tar
+from helpers import reasons, tar
 from rows import as_mmcif, as_pdb, residue
 
 from siamdiff_min.files import MachineError, StructureError
@@ -58,14 +57,6 @@ def test_hidden_files_of_macos_are_skipped(tmp_path):
     assert names(listing) == ["a", "c"] and reasons(listing) == {"a hidden file of macOS": 4}
 
 
-def test_one_kind_of_file_is_taken_of_each_structure(tmp_path):
-    alphafold = [f"AF-P1-F{k}-model_v6.{kind}.gz" for k in (1, 2) for kind in ("cif", "pdb")]
-    listing = find_structures(write_tar(tmp_path / "UP1.tar", [(name, gzip.compress(TEXT)) for name in alphafold]))
-    assert names(listing) == ["AF-P1-F1-model_v6", "AF-P1-F2-model_v6"]
-    assert all(source.member.endswith(".pdb.gz") for source in listing.sources)
-    assert reasons(listing) == {"another file of the same structure": 2}
-
-
 def test_a_folder_of_archives_and_a_single_file(tmp_path):
     write_tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
     write_tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
@@ -90,17 +81,6 @@ def test_processes_that_read_a_zip_at_once_do_not_move_each_others_place(tmp_pat
     assert [str(x) for x in read_all(sources, 2) if isinstance(x, StructureError)] == []
 
 
-def test_links_in_a_folder(tmp_path):
-    (tmp_path / "a.pdb").write_bytes(TEXT)
-    (tmp_path / "b.pdb").symlink_to(tmp_path / "a.pdb")
-    (tmp_path / "c.pdb").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "loop").symlink_to(tmp_path)
-    listing = find_structures(tmp_path)
-    assert names(listing) == ["a", "b"]
-    assert reasons(listing) == {"not a regular file": 1, "folder that is not entered": 1}
-    assert [Path(file).name for file in data_files(tmp_path)] == ["a.pdb", "b.pdb"]
-
-
 def test_damaged_archives_are_an_error_that_names_them(tmp_path):
     whole = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
     path = tmp_path / "y.tar"
@@ -112,17 +92,6 @@ def test_damaged_archives_are_an_error_that_names_them(tmp_path):
     path.write_bytes(whole[:second] + b"\1" * 512 + whole[second + 512 :])  # tarfile would end the list here
     with pytest.raises(StructureError, match="no valid header at byte 1024"):
         find_structures(path)
-
-
-def test_members_of_an_archive_that_fails_as_a_whole_are_not_counted_one_by_one(tmp_path):
-    """Half a list of its members is no part of what was seen."""
-    members = [(special("link.pdb", tarfile.SYMTYPE, "a.pdb"), b""), ("a.pdb", TEXT)]
-    whole = write_tar(tmp_path / "whole.tar", members).read_bytes()
-    (tmp_path / "half.tar").write_bytes(whole[: 3 * 512 - 100])
-    listing = find_structures(tmp_path)
-    assert names(listing) == ["a", "half.tar"] and reasons(listing) == {"not a regular file": 1}
-    with pytest.raises(StructureError, match="damaged archive"):
-        listing.sources[1].read()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])

@@ -4,7 +4,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import pickle
 import re
 import shutil
 from argparse import Namespace
@@ -18,17 +17,16 @@ from helpers import assert_equal
 from benchmarks.pdb import write_pdb
 from siamdiff_min import cli
 from siamdiff_min.cli import run
-from siamdiff_min.files import ConfigError, StoreError, StructureError, WriteError, replacing
+from siamdiff_min.files import ConfigError, StoreError, WriteError
 from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading import sources
 from siamdiff_min.reading import store as stores
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
 from siamdiff_min.reading.crops import Crops, split
-from siamdiff_min.reading.shards import load_shard, map_tables, pack_shard
+from siamdiff_min.reading.shards import load_shard
 from siamdiff_min.reading.sources import find_structures, structure_files
 from siamdiff_min.reading.store import META, ProteinStore, open_store
-from siamdiff_min.reading.structure import Structure
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
 
@@ -206,22 +204,6 @@ def test_a_disk_that_is_full_is_said_and_loses_nothing(folder, tmp_path, small_s
     assert len(open_store(folder, tmp_path / "s")) == 11
 
 
-def test_two_processes_that_write_one_file(tmp_path):
-    """The later one writes it. The earlier one neither puts half of it in its place, nor removes it."""
-    path, early, late = tmp_path / "x", replacing(tmp_path / "x"), replacing(tmp_path / "x")
-    path.write_bytes(b"old")
-    early.__enter__().write(b"early")
-    file = late.__enter__()
-    file.write(b"la")
-    file.flush()
-    with pytest.raises(WriteError, match="another process writes it too"):
-        early.__exit__(None, None, None)
-    assert path.read_bytes() == b"old"
-    file.write(b"te")
-    late.__exit__(None, None, None)
-    assert tree(tmp_path) == {"x": b"late"}
-
-
 # ---- opening ---------------------------------------------------------------------------------------------------------
 
 
@@ -355,12 +337,6 @@ def test_a_slice_equals_a_crop_and_does_not_alias_the_store(folder):
     assert_equal(store[0], protein(SIZES[0], seed=0))
 
 
-def test_a_store_larger_than_memory_reads_the_same(folder, monkeypatch):
-    monkeypatch.setattr(stores, "memory", lambda: 0)
-    store = open_store(folder)
-    assert_equal(store[3], protein(SIZES[3], seed=3))
-
-
 def test_a_crop_maps_the_tables_alone(folder, small_steps, monkeypatch):
     """Names, ids of chains and labels of its shard are not loaded."""
     store = open_store(folder)
@@ -372,31 +348,6 @@ def test_a_crop_maps_the_tables_alone(folder, small_steps, monkeypatch):
         assert store.name(i) == f"p{i}" and store.num_residues(i) == size
     monkeypatch.undo()
     assert [store.positions(i) for i in range(len(store))] == expected
-
-
-def test_mapped_tables_are_those_that_torch_reads(tmp_path):
-    """Also where labels hold tensors, which come before them in the file, and where nothing could be read."""
-    given = [protein(size, seed=size) for size in (5, 9, 2)]
-    labels = {"pairs": torch.arange(6, dtype=torch.int32), "runs": torch.zeros(3, dtype=torch.uint8)}
-    full = [Structure(x, ("A", "B"), labels=dict(labels)) for x in given]
-    for answers in (full, [StructureError("x", "empty")]):
-        file = tmp_path / "00000.pt"
-        torch.save(pack_shard([Namespace(name=str(i)) for i in range(len(answers))], answers), file)
-        whole, tables = map_tables(file)
-        assert whole.nbytes == file.stat().st_size and [*tables] == ["first_residue", "residues", "atoms"]
-        for name, table in tables.items():
-            assert table.tobytes() == load_shard(file)[name].numpy().tobytes()
-    for damage in (b"", b"PK", file.read_bytes()[:-30], bytes(3000)):
-        file.write_bytes(damage)
-        with pytest.raises(StoreError, match=r"00000\.pt is damaged \(.*\): remove"):
-            map_tables(file)
-
-
-def test_what_passes_to_other_processes_is_the_description_and_not_the_data(folder):
-    store = open_store(folder)
-    before, whole = len(pickle.dumps(store)), store[3]
-    assert len(pickle.dumps(store)) == before
-    assert_equal(pickle.loads(pickle.dumps(store))[3], whole)
 
 
 @pytest.mark.full

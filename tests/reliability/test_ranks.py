@@ -5,10 +5,8 @@ for the data, and starts all of them again.
 """
 
 import itertools
-import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -262,24 +260,6 @@ def test_who_waits_for_processes_that_do_not_come_says_so(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.count("waiting     process 0 of 2 has waited") == 1 and f"127.0.0.1:{port}" in said
     assert threading.active_count() == 1 or not any(type(x) is threading.Timer for x in threading.enumerate())
-
-
-def test_outside_the_main_thread_signals_are_left_alone():
-    before = {number: signal.getsignal(number) for number in ranks.CAUGHT}
-    found = []
-
-    def enter():
-        with ranks.catch_signals() as caught:
-            found.append((caught, {number: signal.getsignal(number) for number in ranks.CAUGHT}))
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [([], before)]
-    with ranks.catch_signals() as caught:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert caught == [signal.SIGUSR1]
-    assert {number: signal.getsignal(number) for number in ranks.CAUGHT} == before
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ And a folder as people have them, real entries among everything else.
 import contextlib
 import gzip
 import os
-import resource
 import signal
 import time
 from collections import Counter
@@ -86,20 +85,6 @@ def test_a_fault_of_the_machine_ends_the_build_and_is_no_failure_of_a_file(tmp_p
     assert [path.name for path in tmp_path.glob("s/*/0*")] == ["00000.pt"]
     monkeypatch.setattr(Odd, "read", lambda self: read_structure("odd.pdb.gz", LCD))
     assert len(open_store(origin(tmp_path, names), tmp_path / "s")) == 6
-
-
-def test_too_many_open_files_are_no_fault_of_a_file(tmp_path):
-    (tmp_path / "a.pdb.gz").write_bytes(LCD)
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
-    try:
-        with pytest.raises(MachineError, match=r"a\.pdb\.gz: Too many open files; that is a fault of the machine"):
-            read_structure(tmp_path / "a.pdb.gz")
-        with pytest.raises(OSError, match="Too many open files"):
-            next(read_all([Source("a", str(tmp_path / "a.pdb.gz"))]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    assert next(read_all([Source("a", str(tmp_path / "a.pdb.gz"))])).protein.num_residues > 0
 
 
 def test_a_structure_is_the_same_as_read_here_in_order_and_nobody_is_left(monkeypatch):
