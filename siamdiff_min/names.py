@@ -44,6 +44,8 @@ PATHS = (
     "run",
     "query",
     "among",
+    "scale",
+    "fit",
 )
 INCLUDE = ("mean", "per_residue", "per_atom")  # what an embedding may have
 BUNDLED = Path(__file__).parent / "weights"  # the encoders that come with the package, NAME.pt

@@ -131,11 +131,11 @@ def test_what_cannot_be_compared_ends_with_a_sentence(tmp_path, scale):
         ([here, "--among", str(tmp_path / "old.npz")], StructureError, "old.npz: no vectors that can be compared"),
         ([here, "--among", here], ConfigError, "no scale for the encoder mine.pt; siamdiff nearest --fit"),
         ([here, "--among", here, "--scale", here], StructureError, "no scale of siamdiff nearest"),
-        ([here, "--among", here, "--scale", str(tmp_path / "none")], ConfigError, "no scale"),
+        ([here, "--among", here, "--scale", str(tmp_path / "none")], ConfigError, "none: cannot be opened"),
         ([here, "--among", other, "--scale", scale], ConfigError, "is the scale of another encoder"),
         ([other, "--among", here, "--scale", scale], ConfigError, "are of different encoders"),
         ([dimers, "--among", here, "--scale", scale], ConfigError, "no query is left"),
-        (["--fit", str(tmp_path / "none.tsv"), "--among", here], StructureError, "none.tsv: cannot be opened"),
+        (["--fit", str(tmp_path / "none.tsv"), "--among", here], ConfigError, "none.tsv: cannot be opened"),
     ):
         with pytest.raises(kind, match=sentence.replace("(", r"\(")):
             cli.run("nearest", [*argv, "--out", str(tmp_path / "x.tsv")])
@@ -178,8 +178,8 @@ def test_a_scale_of_ones_own_is_right_on_chains_that_it_has_not_seen(tmp_path):
         fit_scale(vectors[:198:2], lengths[:198:2], np.arange(99).astype(str), [set()] * 99)
 
 
-@pytest.mark.parametrize("encoder, most", [("siamdiff-residue", 0.1), ("siamdiff-atom", 0.3)])
-def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, most):
+@pytest.mark.parametrize("encoder, most, least", [("siamdiff-residue", 0.1, 0.5), ("siamdiff-atom", 0.2, 0.2)])
+def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, most, least):
     """Of Ras, two other small GTPases, and none of three strangers. Its own chain is the first of all."""
     names = ["1HE8_A", "1I4D_A", "3CPH_B", "1GCQ_A", "1A19_A", "2WPT_A"]
     with tarfile.open(bundle_path() / "structures.tar") as archive:
@@ -189,7 +189,7 @@ def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, 
     found = hits(tmp_path, paths[0], "--among", *paths, "--checkpoint", encoder)
     assert [row["name"] for row in found[:1]] == names[:1] and {row["name"] for row in found[1:3]} == {*names[1:3]}
     e = [float(row["e"]) for row in found]
-    assert max(e[:3]) < most and min(e[3:]) > 0.5 and float(found[0]["cosine"]) == pytest.approx(1)
+    assert max(e[:3]) < most and min(e[3:]) > least and float(found[0]["cosine"]) == pytest.approx(1)
 
 
 def test_whitened_vectors_have_length_one():
