@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -62,17 +63,17 @@ class Job:
             of_source = [(f"{source}_{chain}", part) for chain, part in chains.items()] or [(str(source), x)]
             pieces += of_source
             owner += [k] * len(of_source)
-        embedder = ready_encoder(self.weights, self.plugins, self.device, self.batch_nodes, self.amp)
+        embedder = ready_encoder(self)
         for k, embedding in zip(owner, embedder.embed_group(pieces, self.include)):
             found[k].append(embedding)
         return found
 
 
 @lru_cache(maxsize=1)
-def ready_encoder(weights: Path, plugins: tuple[str, ...], device: str, batch_nodes: int | None, amp: str) -> Embedder:
+def ready_encoder(job: Job) -> Embedder:
     """The encoder of a job, ready for use. A forked process has that of its parent."""
-    import_plugins(plugins)
-    return Embedder(load_encoder(weights, device), device, batch_nodes, amp)
+    import_plugins(job.plugins)
+    return Embedder(load_encoder(job.weights, job.device), job.device, job.batch_nodes, job.amp)
 
 
 def embed_source(job: Job, source: Source) -> list[Embedding | StructureError]:
@@ -150,7 +151,7 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
     weights = find_weights(args.checkpoint)
     device = choose_device(args.device)
     job = Job(weights, tuple(args.plugin), device, args.batch_nodes, args.amp, tuple(args.include), args.each_chain)
-    embedder = ready_encoder(weights, job.plugins, device, job.batch_nodes, job.amp)
+    embedder = ready_encoder(job)
     print(f"encoder {printable(str(weights))}", flush=True)
 
     # the structures
@@ -164,15 +165,15 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
     # embed those that are not kept yet, then write one file of all
     with kept.open(fingerprint(job, [*given.names])), contextlib.ExitStack() as files:
         embed_rest(args, kept, job, given.names)
-        arrays, errors = kept.read(args.include, embedder.encoder.out_dim, files)
+        arrays, errors = kept.read(embedder.encoder.out_dim, files)
         failures, skipped = sorted_out(errors, given)
         untold = arrays.pop("untold", np.zeros(0)).sum()
         embedded = dict(zip(arrays.get("id", ()), arrays.get("incomplete", ())))
         if embedded:
-            arrays["failed"] = np.array([error.path for error in failures], dtype=str)
-            arrays["failed_reason"] = np.array([error.reason for error in failures], dtype=str)
-            arrays["skipped"] = np.array([file for file, _ in skipped], dtype=str)
-            arrays["skipped_reason"] = np.array([reason for _, reason in skipped], dtype=str)
+            failed = [(error.path, error.reason) for error in failures]
+            for name, rows in {"failed": failed, "skipped": skipped}.items():
+                columns = np.array(rows, dtype=str).reshape(-1, 2)
+                arrays |= {name: columns[:, 0], f"{name}_reason": columns[:, 1]}
             arrays["encoder"] = np.array(identity(args.checkpoint, weights))
             write_table(args.out, arrays)
         kept.done = 0  # nothing to go on with
@@ -255,9 +256,10 @@ def dry_run(args: Namespace, job: Job, given: Given) -> int:
     seconds = (time.perf_counter() - start) / sum(residues[source] for source in timed)
     total = sum(residues.values())
     processes = max(1, min(args.num_workers, len(residues))) if job.device == "cpu" else 1
-    about = duration(seconds * total / processes)
+    about = timedelta(seconds=round(seconds * total / processes))
     print(f"{len(residues)} structures, {total:,} residues")
-    print(f"about {about} in {processes} process{'es' if processes > 1 else ''}, by the time of {len(timed)} of them")
+    shown = f"{processes} process{'es' if processes > 1 else ''}"
+    print(f"about {about} (h:min:s) in {shown}, by the time of {len(timed)} of them")
     if job.device != "cpu":
         print("less on a GPU with many structures, as it takes several at once")
     return exit_status(args, given, {names[source] for source in residues})
@@ -267,16 +269,6 @@ def count_residues(source: Source) -> int | StructureError:
     """The number of residues of a structure, or why it cannot be read."""
     structure = read_source(source)
     return structure if isinstance(structure, StructureError) else structure.protein.num_residues
-
-
-def duration(seconds: float) -> str:
-    """A time in words: 4.8 s, 31 min, 107 h."""
-    number, unit = seconds, "s"
-    if seconds >= 3600:
-        number, unit = seconds / 3600, "h"
-    elif seconds >= 60:
-        number, unit = seconds / 60, "min"
-    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
 
 
 def embed_rest(args: Namespace, kept: Kept, job: Job, names: Mapping[Source, str]) -> None:
@@ -301,7 +293,7 @@ def embed_rest(args: Namespace, kept: Kept, job: Job, names: Mapping[Source, str
                 if args.fail_fast and not isinstance(x, UnwantedError):
                     raise x
                 named.append(x)
-            kept.add(named, args.include)
+            kept.add(named)
             bar.update()
 
 
@@ -319,7 +311,7 @@ def run(args: Namespace) -> int:
     """Do what `options.embed` has read; returns 1 if one of its paths gave no embedding, 130 after Ctrl-C."""
     if args.num_workers is None:
         args.num_workers = cores()
-    kept = Kept(args.out)
+    kept = Kept(args.out, args.include)
     try:
         return embed_structures(args, kept)
     except KeyboardInterrupt:

@@ -212,17 +212,11 @@ def torn_by_order(protein: Protein) -> int:
     """
     alpha = protein.alpha_carbons()
     by_number = np.lexsort((alpha.insertion_code, alpha.residue_number, alpha.chain))
-    in_file = np.arange(len(by_number))
-    if np.array_equal(by_number, in_file):
-        return 0
-
-    def bonds(order: np.ndarray) -> int:
-        pos = alpha.pos[order]
-        chain = alpha.chain[order]
-        near = (pos[1:] - pos[:-1]).norm(dim=1) < MAX_CA_STEP
-        return int((near & (chain[1:] == chain[:-1])).sum())
-
-    return max(0, bonds(by_number) - bonds(in_file))
+    bonds = []
+    for order in (by_number, np.arange(len(by_number))):
+        step = alpha.pos[order].diff(dim=0).norm(dim=1)
+        bonds.append(int(((step < MAX_CA_STEP) & (alpha.chain[order].diff() == 0)).sum()))
+    return max(0, bonds[0] - bonds[1])
 
 
 def count_reasons(skipped: Sequence[tuple[str, str]]) -> list[str]:

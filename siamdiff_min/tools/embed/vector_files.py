@@ -1,7 +1,7 @@
 """The files that `siamdiff embed` writes: .npz, or .csv of means or residues; and what it keeps until then."""
 
-import base64
 import contextlib
+import itertools
 import json
 import math
 import tempfile
@@ -66,82 +66,105 @@ def check_out(out: Path) -> None:
 
 
 class Kept:
-    """What a command has embedded so far: a file beside OUT, with a line of JSON for each of its structures.
+    """What a command has embedded so far: a file beside OUT, with a record for each of its structures.
 
-    An interrupted command goes on after the last whole line. The first line tells commands apart: it is a hash of all
-    that decides on the vectors.
+    A record is a line of JSON and then the vectors, whose sizes it has. An interrupted command goes on after the last
+    whole record. The first line tells commands apart: it is a hash of all that decides on the vectors.
     """
 
-    def __init__(self, out: Path):
+    def __init__(self, out: Path, include: Sequence[str]):
         self.path = out.with_name(f"{out.name}.siamdiff-part")
+        self.include = [*dict.fromkeys(include)]
         self.done = 0  # structures
         self.dropped: Counter = Counter()  # what the reader left out of them, see `read`
 
     @contextlib.contextmanager
     def open(self, command: str) -> Iterator[None]:
-        """Keep other commands away, which get a SiamDiffError. Lines of another command are removed."""
+        """Keep other commands away, which get a SiamDiffError. Records of another command are removed."""
         with lock(self.path, f"another siamdiff embed writes to {self.path}: wait for its end") as self.file:
             try:
                 with writing(self.path):
                     first = f"{command}\n".encode()
                     self.file.seek(0)
-                    ours = self.file.readline() == first
-                    whole = [len(line) for line in self.file if line.endswith(b"\n")] if ours else []
-                    self.file.truncate(len(first) + sum(whole) if ours else 0)
-                    if not ours:
+                    if self.file.readline() != first:
+                        self.file.seek(0)
+                        self.file.truncate()
                         self.file.write(first)
-                    self.done = len(whole)
+                    self.done = sum(1 for _ in self.records())
+                    self.file.truncate()
                 yield
             finally:
                 if not self.done:
                     with writing(self.path):
                         self.path.unlink(missing_ok=True)
 
-    def add(self, found: Sequence[Embedding | StructureError], include: Sequence[str]) -> None:
-        """Write the line of a structure, from all it gave. Raises WriteError."""
-        line = []
+    def records(self) -> Iterator[list[dict]]:
+        """What each structure gave: a row for each embedding or error. The file then stands behind the last one."""
+        self.file.seek(0)
+        self.file.readline()
+        whole = True
+        while whole:
+            start = self.file.tell()
+            line = self.file.readline()
+            whole = line.endswith(b"\n")
+            rows = json.loads(line) if whole else []
+            for row in rows:
+                for name in self.include if "id" in row else ():
+                    size = row[name]
+                    row[name] = self.file.read(size)
+                    whole &= len(row[name]) == size
+            if whole:
+                yield rows
+        self.file.seek(start)
+
+    def add(self, found: Sequence[Embedding | StructureError]) -> None:
+        """Write the record of a structure, from all it gave. Raises WriteError."""
+        rows = []
+        vectors = []
         for e in found:
             if isinstance(e, StructureError):
-                line.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
+                rows.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
                 continue
             untold = e.plddt is not None and math.isnan(e.plddt)
             row = {"id": [e.id], "incomplete": [e.incomplete], "dropped": e.dropped}
-            row["untold"] = [untold and not line]  # once for a file
+            row["untold"] = [untold and not rows]  # once for a file
             row |= {"residues": [len(e.sequence)], "chains": [len(set(e.chain))]}
-            if {"per_residue", "per_atom"} & {*include}:
+            if {"per_residue", "per_atom"} & {*self.include}:
                 row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
                 row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
                 row["residue_plddt"] = e.residue_plddt.tolist()
                 row["residue_offset"] = [len(e.sequence)]
-            if "per_atom" in include:
+            if "per_atom" in self.include:
                 row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
                 row["atom_offset"] = [len(e.atom_name)]
-            line.append(row | {name: base64.b64encode(getattr(e, name)).decode() for name in include})
+            for name in self.include:
+                vectors.append(getattr(e, name).tobytes())
+                row[name] = len(vectors[-1])
+            rows.append(row)
         with writing(self.path):
-            self.file.write(json.dumps(line).encode() + b"\n")
+            self.file.writelines([json.dumps(rows).encode(), b"\n", *vectors])
             self.file.flush()
         self.done += 1
 
-    def read(self, include: Sequence[str], width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
+    def read(self, width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
         """All columns, and all errors. Vectors lie in nameless files, which `files` closes, and not in memory.
 
         Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for
         `per_atom`. Raises WriteError.
         """
-        columns, errors = defaultdict(list), []
+        columns = defaultdict(list)
+        errors = []
         with writing(self.path):
             nameless = partial(tempfile.TemporaryFile, dir=self.path.parent)
-            vectors = {name: files.enter_context(nameless()) for name in include}
-            self.file.seek(0)
-            next(self.file)
-            for row in (row for line in self.file for row in json.loads(line)):
+            vectors = {name: files.enter_context(nameless()) for name in self.include}
+            for row in itertools.chain.from_iterable(self.records()):
                 if "error" in row:
                     errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
                     continue
                 self.dropped.update(row.pop("dropped"))
                 for name, values in row.items():
                     if name in vectors:
-                        vectors[name].write(base64.b64decode(values))
+                        vectors[name].write(values)
                     else:
                         columns[name].append(np.array(values))
             arrays = {name: np.concatenate(values) for name, values in columns.items()}
