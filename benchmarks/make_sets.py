@@ -1,17 +1,20 @@
 """Write the small sets of the five downstream tasks, which `siamdiff_min/sets/demo.py` reads.
 
-    python -m benchmarks.make_sets [--out siamdiff_min/sets/demo_sets]
+    python -m benchmarks.make_sets [--out siamdiff_min/sets/demo_sets.zip]
 
 Their structures are those bundled with the package, their labels follow from the structures themselves (EC: from the
 headers of the entries). They are split by protein, as the bundle is. Everything drawn depends on the name of an entry
-alone. A file has what the labels are, then one line for each entry: what is to be done with which bundled structure. In
+alone. Each file in the archive
+has what the labels are, then one line for each entry: what is to be done with which bundled structure. In
 the bundled complexes the second side follows the first, so rows count both.
 """
 
 import argparse
 import hashlib
+import io
 import itertools
 import json
+import zipfile
 from math import sqrt
 from pathlib import Path, PurePath
 
@@ -29,7 +32,7 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.bundled import bundle_index, bundle_path
 from siamdiff_min.reading.sources import Source, find_structures
 from siamdiff_min.reading.structure import join
-from siamdiff_min.sets.demo import FOLDER, SHAKE, model
+from siamdiff_min.sets.demo import FILE, SHAKE, model
 
 CONTACT = 5.0  # angstrom between heavy atoms, MSP
 SPLITS = ("train", "valid", "test")
@@ -239,10 +242,14 @@ _MAKERS = {"ec": _ec, "psr": _psr, "res": _res, "pip": _pip, "msp": _msp}
 def main(argv: list[str] | None = None) -> None:
     """Write the sets of the package."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--out", type=Path, default=FILE)
     args = parser.parse_args(argv)
-    for task in _MAKERS:
-        write_file(args.out / f"{task}.json", text_of(make(task)).encode())
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for task in _MAKERS:
+            info = zipfile.ZipInfo(f"{task}.json")  # without a date
+            archive.writestr(info, text_of(make(task)), zipfile.ZIP_DEFLATED, 9)
+    write_file(args.out, content.getvalue())
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from siamdiff_min.reading.crops import Crops, split
 from siamdiff_min.reading.shards import ATOM, RESIDUE, content_hash, pack_shard, sequence_hashes, shard_file
 from siamdiff_min.reading.store import FORMAT, META, SHARD, ProteinStore, open_store
 from siamdiff_min.reading.structure import Structure
-from siamdiff_min.training.batches import epoch_batches
+from siamdiff_min.training.loader import epoch_batches
 
 SIZES = 1_000, 5_000, 20_000, 100_000, 1_000_000
 ARCHIVE = 5_000  # members of an archive; AlphaFold DB has one for a proteome

@@ -278,7 +278,8 @@ def test_the_nearest_relatives_are_counted(tmp_path, capsys):
     np.savez(tmp_path / "states.npz", **states)
     command = [str(tmp_path), str(tmp_path / "table.tsv"), "composition", "random", "siamdiff-residue"]
     relatives.main([*command, "--states", str(tmp_path / "states.npz")])
-    rows = ["composition", "random weights, as built", "siamdiff-residue", "3Di states", "pairs of 3Di states"]
+    rows = ["composition", "random weights, as built", "siamdiff-residue", "siamdiff-residue, whitened"]
+    rows += ["3Di states", "pairs of 3Di states"]
     assert capsys.readouterr().out.splitlines() == [f"{row}: 4 of 4" for row in rows]
 
 

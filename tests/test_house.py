@@ -35,7 +35,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 # Bounds. A node is an expression, a statement, an argument or a keyword of the syntax tree.
 MOST_NODES = {"reference": 58_000, "package": 105_500, "tests": 132_000}
 MOST_LINES = {"reference": 11_900, "package": 20_700}
-MOST_FILES, MOST_WORDS, MOST_README = 366, 18_000, 1_300  # tracked; of docs/*.md together; of the README
+MOST_FILES, MOST_WORDS, MOST_README = 331, 18_000, 1_300  # tracked; of docs/*.md together; of the README
 FULL, FULL_FUNCTION, FULL_TEST = 8.2, 14, 20  # nodes on a line of code: of a room; of a function of 8 lines or more
 MOST_TUPLES = 0.07  # the share of assignments of a room that set several names at once
 

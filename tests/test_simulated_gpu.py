@@ -4,7 +4,7 @@ import pytest
 import simulated
 import torch
 from conftest import real_protein
-from given import dataset
+from helpers import dataset
 
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.downstream.tasks import TASKS

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rows import as_pdb, residue
+from helpers import as_pdb, residue
 
 PACKAGE = Path(__file__).parent.parent / "siamdiff_min"
 REFERENCE = [path for path in sorted(PACKAGE.rglob("*.py")) if "tools" not in path.relative_to(PACKAGE).parts]

@@ -23,8 +23,8 @@ import torch
 
 from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
+from ..reading.columns import AtomRow, columns_of
 from ..reading.policy import assemble
-from ..reading.rows import AtomRow, columns_of
 from ..reading.sources import LMDB, Listing, Origin
 from ..reading.structure import Structure, join
 from .labelled_set import SPLITS, LabelledData, find_part

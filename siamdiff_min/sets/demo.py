@@ -1,10 +1,12 @@
 """Demo sets for the five downstream tasks: structures bundled with the package, and labels of our own.
 
-They let `finetune.py` run, and its parts be tested, without a data set. `demo_sets/TASK.json` says what the labels are,
-and for every entry its labels and how to make it from a bundled structure; `benchmarks/make_sets.py` wrote these files.
+They let `finetune.py` run, and its parts be tested, without a data set. `TASK.json` in demo_sets.zip says what the
+labels are, and for every entry its labels and how to make it from a bundled structure (`benchmarks/make_sets.py`).
 """
 
+import hashlib
 import json
+import zipfile
 from dataclasses import replace
 from functools import partial
 from math import sqrt
@@ -14,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import checksum
 from ..protein.constants import RESIDUE_INDEX, O
 from ..protein.geometry import length, rotate_about_axis
 from ..protein.protein import Protein
@@ -24,16 +25,17 @@ from ..reading.structure import Structure, join
 from .labelled_set import SPLITS, LabelledData
 from .samples import SAMPLES, pack_lists
 
-FOLDER = Path(__file__).parent / "demo_sets"
+FILE = Path(__file__).with_name("demo_sets.zip")
 SHAKE = 0.2  # angstrom by which every coordinate of a model moves (PSR)
 ENVIRONMENT_RADIUS = 10 * sqrt(3)  # angstrom around an ideal CB (RES)
 
 
 def demo_set(task: str) -> LabelledData:
     """The demo set of a task: ec, pip, msp, res or psr."""
-    path = FOLDER / f"{task}.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    digest = checksum(path)
+    with zipfile.ZipFile(FILE) as archive:
+        text = archive.read(f"{task}.json")
+    content = json.loads(text)
+    digest = hashlib.sha256(text, usedforsecurity=False).hexdigest()
     origins = {}
     for split in SPLITS:
         entries = [entry for entry in content["entries"] if entry["split"] == split]

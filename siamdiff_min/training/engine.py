@@ -19,9 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..files import ConfigError, SiamDiffError, printable, write_file
 from ..statistics import Mean
-from .batches import seed_of, train_keys
 from .evaluation import out_of_memory
-from .loader import load_batches
+from .loader import load_batches, seed_of, train_keys
 from .metrics_file import lines_before
 from .ranks import Ranks, catch_signals
 from .run import Run, Step

@@ -16,8 +16,7 @@ from ..files import SiamDiffError, printable, write_rows
 from ..machine import no_memory_left
 from ..pretraining.held_out import HeldOutNoise
 from ..statistics import Mean
-from .batches import valid_keys
-from .loader import load_batches
+from .loader import load_batches, valid_keys
 from .metrics_file import in_order
 from .ranks import Ranks, Record, totals
 

@@ -25,7 +25,7 @@ from ..encoders import weights
 from ..files import SiamDiffError, write_file, write_rows
 from ..machine import versions
 from . import evaluation
-from .batches import valid_keys
+from .loader import valid_keys
 from .ranks import Ranks
 
 

@@ -3,16 +3,18 @@
 import hashlib
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from torch.optim.swa_utils import update_bn
 from torch.utils.data import Subset
 
 from ..downstream.tasks import Task
 from ..encoders import weights
 from . import engine, results
-from .batch_norm import calibrate
 from .evaluation import evaluate
+from .loader import epoch_batches, load_batches
 from .presets import OFFICIAL_PLATEAU
 from .ranks import Ranks
 
@@ -87,3 +89,15 @@ def load_best(task: Task, path: str, notes: Sequence[str]) -> dict:
         "notes": notes,
     }
     return model
+
+
+def calibrate(config: Namespace, task: Task, dataset, ranks: Ranks) -> None:
+    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
+
+    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
+    """
+    batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
+    keys = [[(0, int(i)) for i in batch] for batch in batches]
+    with closing(load_batches(dataset, keys, config, ranks.device)) as loaded:
+        proteins = (sample.protein.to(ranks.device) for sample, _ in loaded)
+        update_bn(map(task.encoder.builder.select_nodes, proteins), task.encoder)

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from conftest import generator, move, real_protein, relative_error
-from given import CLASSES, dataset
+from helpers import CLASSES, dataset
 from processes import ROOT
 
 import siamdiff_min

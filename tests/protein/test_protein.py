@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 from conftest import generator, load_golden, real_protein
-from given import Given
+from helpers import Given
 
 from siamdiff_min import ENCODERS, Structure, StructureError
 from siamdiff_min.files import ConfigError

@@ -11,8 +11,7 @@ import pytest
 import torch
 from Bio.PDB import MMCIFIO, MMCIFParser, PDBParser
 from conftest import real_protein
-from helpers import assert_equal
-from rows import as_mmcif, as_pdb, residue
+from helpers import as_mmcif, as_pdb, assert_equal, residue
 
 from siamdiff_min import Protein, read_structure
 from siamdiff_min.files import StructureError

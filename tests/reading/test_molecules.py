@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from helpers import assert_equal
-from rows import as_mmcif, as_pdb, atom, residue
+from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import RESIDUES

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_equal
-from rows import as_mmcif, as_pdb, atom, residue
+from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES

@@ -4,8 +4,7 @@ import gzip
 import tarfile
 
 import pytest
-from helpers import assert_equal
-from rows import as_mmcif, as_pdb, atom, residue
+from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 from test_molecules import CODES, bonded, names_of
 
 from siamdiff_min.files import StructureError

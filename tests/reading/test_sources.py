@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from helpers import reasons, tar
-from rows import as_mmcif, as_pdb, residue
+from helpers import as_mmcif, as_pdb, reasons, residue, tar
 
 from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.constants import RESIDUE_INDEX

@@ -15,8 +15,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
-from helpers import tar
-from rows import as_mmcif, as_pdb, residue
+from helpers import as_mmcif, as_pdb, residue, tar
 
 from siamdiff_min.files import MACHINE, MachineError, StructureError, read_rows
 from siamdiff_min.reading import pool as readers

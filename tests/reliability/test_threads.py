@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import generator, real_protein
-from given import CLASSES, dataset
+from helpers import CLASSES, dataset
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from siamdiff_min.downstream.sample import pack_samples

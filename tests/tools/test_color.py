@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from Bio.PDB.MMCIFParser import MMCIFParser
 from Bio.PDB.PDBParser import PDBParser
-from rows import as_mmcif, as_pdb, residue
+from helpers import as_mmcif, as_pdb, residue
 
 from siamdiff_min.cli import run
 from siamdiff_min.files import SiamDiffError

@@ -28,9 +28,9 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import Crops
 from siamdiff_min.statistics import Entropy, Mean, Variance
 from siamdiff_min.training import checkpoint, engine, evaluation, metrics_file, ranks
-from siamdiff_min.training.batches import valid_keys
 from siamdiff_min.training.config import PRETRAIN
 from siamdiff_min.training.engine import Run
+from siamdiff_min.training.loader import valid_keys
 from siamdiff_min.training.presets import LR_DECAYS
 from siamdiff_min.training.ranks import Ranks
 from siamdiff_min.training.run import plugin_files

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from Bio.PDB.Entity import Entity
 
-from ...reading.columns import OTHER_MODELS, Model
-from ...reading.rows import AtomRow, columns_of
+from ...reading.columns import OTHER_MODELS, AtomRow, Model, columns_of
 
 
 def biopython_models(entity: Entity) -> Iterator[Model]:

@@ -17,8 +17,8 @@ from ...downstream.tasks import Task
 from ...files import ConfigError
 from ...sets.samples import Samples
 from ...training import checkpoint, results
-from ...training.batch_norm import calibrate
 from ...training.ranks import Ranks
+from ...training.tuning import calibrate
 from ..evidence import permutation
 from . import composition, linear
 from .folds import baseline_of_folds, check_groups, folds_of_families, permuted_folds, predictions_of

@@ -1,1 +1,0 @@
-"""Proteins: vocabularies, the frozen `Protein`, reading files, geometry, conformers (Sec. 4.1)."""

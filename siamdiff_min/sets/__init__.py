@@ -1,1 +1,0 @@
-"""From labels to samples: the data of the downstream tasks."""

@@ -1,1 +1,0 @@
-"""Tools on top of the reference: what a user does with encoders and runs. None of it is needed to read the paper."""

@@ -1,1 +1,0 @@
-"""The command that writes vectors of many structures."""

@@ -1,1 +1,0 @@
-"""The structures most like another one, with an E-value (docs/nearest.md)."""

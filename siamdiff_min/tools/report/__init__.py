@@ -1,1 +1,0 @@
-"""A page that shows a run, or compares several."""

@@ -1,1 +1,0 @@
-"""Labels of your own: a table of them -> samples -> a head -> a verdict -> predictions."""
