@@ -235,7 +235,7 @@ def test_seeds_of_one_method_are_one_run(tmp_path):
     paths += [pretrained(tmp_path / "b" / f"seed-{seed}", losses, "--lr", "0.1", seed=seed) for seed in (0, 3)]
     paths += [pretrained(tmp_path / f"c-{seed}", losses, "--lr", f"0.{seed + 2}", seed=seed) for seed in (0, 1)]
     paths += [pretrained(tmp_path / "d-1", None, seed=0)]
-    runs = read_runs(paths)
+    runs = read_runs([*paths, paths[0], tmp_path / "b" / ".." / "d-1"])  # one that is named twice is one
     assert [run.name for run in runs] == ["a", "b", "c-0", "c-1", "d-1"]
     a = runs[0]
     assert list(a.lines) == ["0", "1", "12"] and a.config["seed"] == "0 1 12"

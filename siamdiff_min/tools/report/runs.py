@@ -90,11 +90,11 @@ def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """Read the folders of runs; seeds of one pre-training become one run. Raises SiamDiffError."""
     free = {name for name, option in PRETRAIN.items() if option.free}  # options that change no result
     groups = defaultdict(list)
-    for path in paths:
+    for whole, path in {path.resolve(): path for path in paths}.items():  # one that is named twice is one run
         run = read_run(path)
-        folder = folder_of_method(path.resolve(), run)
+        folder = folder_of_method(whole, run)
         decisive = {name: value for name, value in run.config.items() if name not in free | {"seed"}}
-        groups[folder, repr(decisive)].append((path.resolve(), run))
+        groups[folder, repr(decisive)].append((whole, run))
 
     # A run alone is called by its own folder, several seeds by what their folders have in common.
     folders = [group[0][0] if len(group) == 1 else folder for (folder, _), group in groups.items()]
