@@ -153,8 +153,8 @@ def test_all_faults_of_names_are_named_at_once(folder):
 def test_of_two_files_of_one_stem_each_name_means_its_own(folder):
     """p0.pdb and p0.cif are the structures p0 and p0.cif; a packed file is meant without its .gz too."""
     data = folder / "data"
-    for name, packed in (("p0.cif", False), ("p1.cif", True)):
-        write_pdb(folder / "one.pdb", PROTEIN.crop(30, 12))
+    for name, packed, first in (("p0.cif", False, 30), ("p1.cif", True, 30), ("new.cif", False, 18)):
+        write_pdb(folder / "one.pdb", PROTEIN.crop(first, 10))
         written = MMCIFIO()
         written.set_structure(PDBParser(QUIET=True).get_structure("p", folder / "one.pdb"))
         written.save(str(folder / name))
@@ -166,6 +166,18 @@ def test_of_two_files_of_one_stem_each_name_means_its_own(folder):
     assert values == {"p0": [1], "p0.cif": [2], "p1": [3], "p1.cif.gz": [4]}
     alone = opened(folder, ("p0.cif", 2, "train"), ("p2", 1, "train"))
     assert sorted(alone.names) == ["p0.cif", "p2"]
+
+    # With its folder, and beside a packed one of its name.
+    (data / "a").mkdir()
+    (data / "a" / "p0.pdb").write_bytes((data / "p2.pdb").read_bytes())
+    (data / "a" / "p0.cif").write_bytes((data / "p0.cif").read_bytes())
+    (data / "p0.cif").unlink()
+    (data / "p1.pdb").unlink()
+    (data / "new.cif").replace(data / "p1.cif")
+    lines = [("a/p0.cif", 1, "train"), ("a/p0.pdb", 2, "train"), ("p1.cif", 3, "train"), ("p1.cif.gz", 4, "train")]
+    store = opened(folder, *lines)
+    values = {name: store.labels(i)["values"] for i, name in enumerate(store.names)}
+    assert values == {"p0.cif": [1], "a/p0": [2], "p1": [3], "p1.cif.gz": [4]}
 
 
 def test_splits_by_column(folder):

@@ -6,11 +6,11 @@ opened.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from ...files import first_three, read_rows
-from ...reading.sources import find_structures, structure_files
+from ...reading.sources import Source, find_structures, structure_files
 from ...reading.store import FAILURES, ProteinStore, finished_store
 from ...sets.labelled_set import SPLITS
 from .faults import Faults
@@ -35,9 +35,10 @@ def table_set(
     table = read_table(path, kind, **columns)
     residues = bool(table.rows[0].place)
     store = finished_store(Path(data))
-    there = _names_in(store) if store else {source.name for source in find_structures(data).sources}
+    sources = [] if store else find_structures(data).sources
+    there = _names_in(store) if store else {source.name for source in sources}
     faults = Faults(path)
-    labels = _by_name(table.rows, residues, there, faults)
+    labels = _by_name(table.rows, residues, there, _by_file(sources), faults)
 
     # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.
     files = {name.rpartition("_")[0] for name in labels}
@@ -70,12 +71,30 @@ def table_set(
     )
 
 
-def _by_name(rows: Sequence[Row], residues: bool, there: Set[str], faults: Faults) -> dict[str, list[Row]]:
-    """The rows of every structure, or chain. It is a fault if two are of the same structure or residue."""
+def _by_file(sources: Iterable[Source]) -> dict[str, str]:
+    """The name of the structure in each file, by the file's name, alone or after some of its folders.
+
+    A file name that several structures have is left out.
+    """
+    found = defaultdict(set)
+    for source in sources:
+        parts = (source.member or source.path).split("/")
+        for k in range(len(parts)):
+            found["/".join(parts[k:])].add(source.name)
+    return {file: names.pop() for file, names in found.items() if len(names) == 1}
+
+
+def _by_name(
+    rows: Sequence[Row], residues: bool, there: Set[str], files: Mapping[str, str], faults: Faults
+) -> dict[str, list[Row]]:
+    """The rows of every structure, or chain. It is a fault if two are of the same structure or residue.
+
+    A row is of the structure in the file that it names, see `_by_file`, or else of one that is `there`.
+    """
     labels = defaultdict(list)
     known = {}
     for row in rows:
-        name = structure_called(row.name, there)
+        name = files.get(row.name) or structure_called(row.name, there)
         if row.chain and not residues:
             name += f"_{row.chain}"
         other = known.setdefault((name, row.chain, row.place), row)
