@@ -23,7 +23,7 @@ from ..reading.columns import WIDEST
 from ..reading.endings import without_ending
 from ..reading.parse import is_binary_cif, read_atoms
 from ..reading.sources import find_structures
-from .mutants.mutation_names import MUTATION
+from .mutants.mutation_names import parse
 from .options import VALUE_COLUMNS
 from .table.labels import structure_called
 
@@ -35,8 +35,7 @@ class Values(NamedTuple):
     """The numbers of a table."""
 
     column: str
-    numbers: dict[Residue, float]  # the chain is "" if the table does not say
-    types: dict[Residue, str]  # one letter each, of residues whose type the table names
+    numbers: dict[Residue, tuple[float, str]]  # and the type, if the table names it; the chain is "" if it does not say
 
 
 def run(args: Namespace) -> int:
@@ -112,18 +111,19 @@ def read_values(path: Path, file: str, column: str | None = None) -> Values:
         if not numbers:
             known = f", but of {first_three(sorted(others))}" if others else ""
             raise ValueError(f"no number of {name} in it{known}")
-    means = {residue: math.fsum(several) / len(several) for residue, several in numbers.items()}
-    return Values(column, means, types)
+    means = {}
+    for residue, several in numbers.items():
+        means[residue] = math.fsum(several) / len(several), types.get(residue, "")
+    return Values(column, means)
 
 
 def residue_of(row: Mapping[str, str]) -> tuple[str, Residue, str]:
     """The structure, the residue and its type of a row, "" if it does not say. Raises ValueError."""
     if "mutation" in row:
-        mutation = MUTATION.fullmatch(row["mutation"])
+        mutation = parse(row["mutation"])
         if not mutation:
             raise ValueError(f"{row['mutation']!r:.50} is no mutation like A52G")
-        chain, letter, number, code, _ = mutation.groups()
-        return "", (chain or "", number + code), letter
+        return "", (mutation.chain, f"{mutation.number}{mutation.code}"), mutation.own
     if "number" in row:
         kind = row.get("residue") or row.get("type") or ""
         letter = ONE_LETTER[RESIDUE_INDEX[PARENT[kind]]] if kind in PARENT else kind
@@ -158,19 +158,18 @@ def color(path: Path, text: str, values: Values, chain: str | None = None) -> tu
         if is_binary_cif(content):
             raise ValueError("BinaryCIF is no text: give mmCIF or PDB")
         residues = residues_of(path, text)
-        (first, _), _ = next(iter(residues.values()), (("", ""), ""))
         if not residues:
             raise ValueError("no atoms in it")
+        (first, _), _ = next(iter(residues.values()))
 
         # The table by the chains of the file, and what of it is there.
         first = chain or first  # of rows that name no chain
         numbers = {(own or first, place): number for (own, place), number in values.numbers.items()}
-        types = {(own or first, place): letter for (own, place), letter in values.types.items()}
         found = {}
         for residue, kind in residues.values():
             if residue in numbers:
-                check_type(residue, kind, types.get(residue))
-                found[residue] = numbers[residue]
+                found[residue], letter = numbers[residue]
+                check_type(residue, kind, letter)
         if not found:
             residue, _ = next(iter(residues.values()))
             raise ValueError(f"it has none of the residues of the table; its first one is {label(residue)}")
@@ -194,7 +193,7 @@ def residues_of(path: Path, text: str) -> dict[int, tuple[Residue, str]]:
     return found
 
 
-def check_type(residue: Residue, kind: str, letter: str | None) -> None:
+def check_type(residue: Residue, kind: str, letter: str) -> None:
     """Raise ValueError if the table has another type for a residue: its numbers are other ones."""
     if letter and kind in PARENT:
         own = ONE_LETTER[RESIDUE_INDEX[PARENT[kind]]]

@@ -4,7 +4,6 @@ import gzip
 import io
 import warnings
 
-import numpy as np
 import pytest
 from Bio.PDB.MMCIFParser import MMCIFParser
 from Bio.PDB.PDBParser import PDBParser
@@ -162,17 +161,25 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
         run("color", [f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
 
 
-@pytest.mark.parametrize("between", ["TER\n", "END\n"])
-def test_two_molecules_of_one_name_are_two_chains(between, tmp_path):
-    """Both call themselves A, as docking servers write them; called as the reader calls them."""
-    lines = as_pdb([*residue("ALA", 52), *residue("TRP", 52, x=92.0)]).splitlines(keepends=True)
+BLANK = as_pdb([*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]).replace("GLY     2 ", "GLY  A000 ")
+
+
+@pytest.mark.parametrize(
+    ("text", "between", "places", "table"),
+    [
+        (as_pdb([*residue("ALA", 52), *residue("TRP", 52, x=92.0)]), between, [("A", 52), ("A_2", 52)], table)
+        for between in ("TER\n", "END\n")
+        for table in ("chain,number,value\nA,52,1\nA_2,52,5\n", "id,prediction\nx:A:52,1\nx:A_2:52,5\n")
+    ]
+    + [(BLANK, "TER\n", [("", 1), ("_2", 10000)], "chain,number,value\n,1,1\n_2,10000,5\n")],
+)
+def test_chains_are_called_as_the_reader_calls_them(text, between, places, table, tmp_path):
+    """Two molecules of one name, as docking servers write them; blank names; numbers in hybrid-36."""
+    lines = text.splitlines(keepends=True)
     text = "".join([*lines[:4], between, *lines[4:]])
-    assert [place[0] for place in read_structure("x", text).positions] == ["A", "A_2"]
-    tables = {"chain,number,value\nA,52,1\nA_2,52,5\n": (1, 5), "id,prediction\nx:A_2:52,5\n": (4, 5)}
-    for table, (first, second) in tables.items():
-        copy = colored(tmp_path, text, table)
-        numbers = [float(line[60:66]) for line in copy.splitlines() if line.startswith("ATOM")]
-        assert numbers == [first] * 4 + [second] * 4
+    assert [(chain, number) for chain, number, _ in read_structure("x", text).positions] == places
+    copy = colored(tmp_path, text, table).splitlines()
+    assert [float(line[60:66]) for line in copy if line.startswith("ATOM")] == [1] * 4 + [5] * 4
 
 
 def test_two_files_of_one_stem_have_their_own_numbers(tmp_path):
@@ -180,7 +187,7 @@ def test_two_files_of_one_stem_have_their_own_numbers(tmp_path):
     (tmp_path / "P07.cif").write_text(as_mmcif(ROWS))
     table = tmp_path / "t.csv"
     table.write_text("name,chain,number,value\nP07,A,52,1\nP07.cif,A,52,2\n")
-    assert [color.read_values(table, name).numbers["A", "52"] for name in ("P07.pdb", "P07.cif")] == [1, 2]
+    assert [color.read_values(table, name).numbers["A", "52"] for name in ("P07.pdb", "P07.cif")] == [(1, ""), (2, "")]
 
 
 def test_predictions_of_a_folder(tmp_path):
@@ -197,15 +204,3 @@ def test_predictions_of_a_folder(tmp_path):
     assert copies == [tmp_path / "predicted-structures" / name for name in ("x.pdb", "y.cif")]
     found = [b_factors(path.read_text())["A", 52, "A"] for path in copies]
     assert found == [{-0.25}, {0.75}]
-
-
-def test_blank_chains_and_large_numbers(tmp_path):
-    """Chains are called as the reader calls them; numbers in hybrid-36."""
-    rows = [*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]
-    lines = as_pdb(rows).splitlines()
-    text = "\n".join([*lines[:4], "TER", *lines[4:8], lines[8], ""]).replace("GLY     2 ", "GLY  A000 ")
-    structure = read_structure("x", text)
-    assert [(chain, number) for chain, number, _ in structure.positions] == [("", 1), ("_2", 10000)]
-    table = "chain,number,value\n,1,5\n_2,10000,7\n"
-    lines = colored(tmp_path, text, table).splitlines()
-    assert np.unique([float(line[60:66]) for line in lines if line.startswith("ATOM")]).tolist() == [5, 7]

@@ -23,9 +23,9 @@ from siamdiff_min.files import SiamDiffError
 from siamdiff_min.protein.constants import RESIDUES
 from siamdiff_min.tools.evidence import wording
 from siamdiff_min.tools.evidence.wording import finish
-from siamdiff_min.tools.report import captions, picture
 from siamdiff_min.tools.report import command as report
-from siamdiff_min.tools.report.runs import EARLIER, RunFolder, read_predictions
+from siamdiff_min.tools.report import picture
+from siamdiff_min.tools.report.runs import read_predictions
 from siamdiff_min.tools.table.results import TablePredictions, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.config import finetune_options, pretrain_options
@@ -212,53 +212,32 @@ def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
         cli.run("report", ["scratch", "nowhere"])
 
 
-def test_two_runs_of_one_split_are_compared_draw_by_draw(tmp_path, monkeypatch):
-    """The rmse of one is 0.1 higher: each varies by more, their difference does not."""
-    rng = np.random.default_rng(1)
-    target = rng.normal(size=40) * np.repeat([1.0, 9.0], 20)
-    names, noise = [f"s{i}" for i in range(40)], rng.normal(size=40)
-    for run, scale in {"a": 1.0, "b": 1.1, "c": 1.1}.items():
-        model = TASKS["table"](ENCODER)
-        model.known = {"answer": model.baseline(target)}
-        tested = {0: Predictions(names, names, target + 0.1 * (run == "c"), target + scale * noise)}
-        result = result_of(finetune_options(["--task", "table"]), model, tested, {}, {})
-        finish(tmp_path / run / "results.json", result, model, tested)
-    monkeypatch.chdir(tmp_path)
-    words = {}
-    for other in ("b", "c"):
-        assert cli.run("report", ["a", other]) == 0
-        words[other] = re.findall("<h3>(root mean .*?)</h3>(.*?)<svg", (tmp_path / "comparison.html").read_text())[0][1]
-    gain, low, high = map(float, re.findall(r"[+-]\d\S*(?=,| to|<)", words["b"]))
-    assert words["b"].startswith("<p class=worse>b worse than a: ") and 0 < low < gain < high < 0.2
-    assert np.isclose(gain, 0.1 * np.sqrt(np.mean(noise**2)), rtol=0.01)
-    assert words["c"] == ""  # of other targets
-
-
 def test_three_runs_are_compared_with_the_first_one(tmp_path):
     """Differences over the same draws of structures, wider by two seeds; on the page and in the table."""
-    for name, shift in {"a": 0.0, "b": 0.3, "c": 3.0}.items():
-        finetuned(tmp_path / name, "table", (0, 1), shift)
-        content = json.loads((tmp_path / name / "results.json").read_text())
+    runs = [tmp_path / name for name in "abc"]
+    for run, shift in zip(runs, (0.0, 0.3, 3.0)):
+        finetuned(run, "table", (0, 1), shift)
+        content = json.loads((run / "results.json").read_text())
         content["test"]["1"]["rmse"] += 0.02 + shift / 10  # another seed
         content["mean"]["rmse"] += 0.01 + shift / 20
-        (tmp_path / name / "results.json").write_text(json.dumps(content))
-    runs = [str(tmp_path / name) for name in "abc"]
+        (run / "results.json").write_text(json.dumps(content))
     table = tmp_path / "table.csv"
-    cli.run("report", [*runs, "--out", str(tmp_path / "page.html"), "--csv", str(table)])
+    cli.run("report", [*map(str, runs), "--out", str(tmp_path / "page.html"), "--csv", str(table)])
     with open(table, newline="") as file:
-        rows = {row["run"]: row for row in csv.DictReader(file) if row["measure"] == "rmse"}
-    draws = {name: np.load(tmp_path / name / "draws.npz")["rmse"] for name in "abc"}
-    seeds = {"a": 0.02, "b": 0.05, "c": 0.32}  # between the two, whose variance is half its square
-    for name in "bc":
-        gain, low, high = (float(rows[name][title]) for title in ("difference", "difference low", "difference high"))
-        ends = np.quantile(draws[name] - draws["a"], [0.025, 0.975])
-        squares = np.array([seeds["a"] ** 2, seeds[name] ** 2]) / 4
+        first, *others = [row for row in csv.DictReader(file) if row["measure"] == "rmse"]
+    draws = [np.load(run / "draws.npz")["rmse"] for run in runs]
+    for row, of_run, seeds in zip(others, draws[1:], (0.05, 0.32)):  # between two seeds: variance is half its square
+        gain, low, high = (float(row[title]) for title in ("difference", "difference low", "difference high"))
+        ends = np.quantile(of_run - draws[0], [0.025, 0.975])
+        squares = np.array([0.02**2, seeds**2]) / 4
         half = stats.t.ppf(0.975, squares.sum() ** 2 / (squares**2).sum()) * np.sqrt(squares.sum())
-        expected = [gain - np.hypot(gain - ends[0], half), gain + np.hypot(ends[1] - gain, half)]
-        assert [low, high] == pytest.approx(expected) and rows[name]["difference over"] == "test structures and seeds"
+        assert [low, high] == pytest.approx(
+            [gain - np.hypot(gain - ends[0], half), gain + np.hypot(ends[1] - gain, half)]
+        )
+        assert row["difference over"] == "test structures and seeds"
     page = (tmp_path / "page.html").read_text()
-    assert f"<td>c<td>2<td>{float(rows['c']['mean']):.3g}" in page and page.count("<h2>Side by side") == 1
-    assert rows["a"]["difference"] == "" and float(rows["a"]["std"]) == pytest.approx(0.02 / np.sqrt(2))
+    assert f"<td>c<td>2<td>{float(others[1]['mean']):.3g}" in page and page.count("<h2>Side by side") == 1
+    assert first["difference"] == "" and float(first["std"]) == pytest.approx(0.02 / np.sqrt(2))
 
 
 def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
@@ -266,16 +245,6 @@ def test_a_page_is_one_file_without_scripts_and_follows_the_reader(tmp_path):
     page = report.write_page([tmp_path], tmp_path / "page.html").read_text()
     assert not re.search(r"<script|<link|<img|src=|url\(h|@import|href=\"[^#]", page)
     assert "prefers-color-scheme:dark" in page and "name=viewport" in page and picture.INK not in page
-
-
-def test_an_error_above_that_of_the_mean_is_called_worse():
-    gains = {"rmse": [0.1, 0.9], "mae": [-0.9, -0.1], "pearson": [0.1, 0.9], "auroc": [-0.3, -0.1], "fmax": [-0.1, 0.1]}
-    half = dict.fromkeys(gains, 0.5)
-    results = EARLIER | {"test": {"0": half}, "gain_interval": gains}
-    run = RunFolder("", {}, results=results, mean=half, baseline=half)
-    words = {"rmse": "worse than", "mae": "better than", "pearson": "better than", "auroc": "worse than"}
-    for name, word in {**words, "fmax": "not told apart from"}.items():
-        assert f">{word} the baseline (0.500)<" in captions.verdict(run, name)
 
 
 def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path):
@@ -343,30 +312,23 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("task", SCORES)
-def test_predictions_come_back(tmp_path, task):
+@pytest.mark.parametrize("more", [(), ("prediction_sd", "targets", "model")])
+def test_predictions_come_back(tmp_path, task, more):
+    """Further columns play no part, though their names begin as ours do."""
     target, score, columns = SCORES[task]
-    write_predictions(tmp_path / "p.tsv", predictions(task), columns, task == "res")
+    own = predictions(task)
+    further = {title: ["x"] * len(own.names) for title in more}
+    write_predictions(tmp_path / "p.tsv", own, columns, task == "res", further)
     read = read_predictions(tmp_path / "p.tsv")
     assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
-    assert read["group"].tolist() == predictions(task).groups and read["id"].tolist() == predictions(task).names
+    assert read["group"].tolist() == own.groups and read["id"].tolist() == own.names
     if score.ndim == 2:
         assert read["classes"].tolist() == list(columns)
     if task == "res":  # by name: the true class, and the one of the largest probability
         header, *rows = (line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines())
-        assert header[2] == "target" and [row[2] for row in rows] == [RESIDUES[i] for i in target]
-        assert header[-1] == "class" and [row[-1] for row in rows] == [RESIDUES[i] for i in score.argmax(1)]
-
-
-@pytest.mark.parametrize("task", ["res", "ec", "psr"])
-def test_further_columns_of_predictions_play_no_part(tmp_path, task):
-    """Behind the predicted class, and with names that begin as ours do."""
-    _, _, columns = SCORES[task]
-    own = predictions(task)
-    more = {title: ["x"] * len(own.names) for title in ("prediction_sd", "targets", "model")}
-    write_predictions(tmp_path / "less.tsv", own, columns, task == "res")
-    write_predictions(tmp_path / "more.tsv", own, columns, task == "res", more)
-    less, found = (read_predictions(tmp_path / f"{name}.tsv") for name in ("less", "more"))
-    assert all(np.array_equal(less[name], found[name]) for name in less) and less.keys() == found.keys()
+        found = [dict(zip(header, row)) for row in rows]
+        assert [row["target"] for row in found] == [RESIDUES[i] for i in target]
+        assert [row["class"] for row in found] == [RESIDUES[i] for i in score.argmax(1)]
 
 
 def test_predictions_that_are_not_finite_are_not_written(tmp_path):

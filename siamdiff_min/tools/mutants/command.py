@@ -9,7 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from inspect import signature
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +25,11 @@ from ..report import picture
 from ..report.captions import text
 from ..report.picture import Picture
 from ..table.labels import read_table
-from .mutation_model import Mutation
 from .mutation_names import Positions
-from .ranking import Ranking, rank_mutants
+from .ranking import Ranking, Wishes, rank_mutants
 
 LOG_ODDS = "log-odds.npz"  # kept in OUT
-WISHES = {*signature(rank_mutants).parameters} - {"structure", "measured", "kept"}
+WISHES = {"chain", "shift", "lower_is_better", "wild_type", "checkpoint", *Wishes.__annotations__}
 MAP_WIDTH = 45  # residues in a map, at most
 
 
@@ -109,9 +108,7 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
 
 def cells(rows: Sequence[dict]) -> list[list[str]]:
     """Rows as text, the titles first."""
-    lines = []
-    if rows:
-        lines.append([*rows[0]])
+    lines = [[*row] for row in rows[:1]]
     for row in rows:
         lines.append([f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()])
     return lines
@@ -129,17 +126,19 @@ def page(title: str, ranking: Ranking) -> bytes:
         body += f"<p>{text(sentence)}</p>"
 
     # The maps, all in one scale, behind the picture that shows how far to trust them.
-    better = on_map(ranking)
+    better = ranking.on_map
     darkest = np.quantile(np.abs(better), 0.98)  # a few extremes must not make the others pale
-    blue = f"better than {ranking.reference_name}, darkest by {darkest:.3g}" if ranking.model else "better than most"
+    blue = f"better than {ranking.reference.name}, darkest by {darkest:.3g}" if ranking.model else "better than most"
     key = f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
     body += report.without_pictures() or key
     cards = []
     if ranking.model:
-        count = ranking.model.prior.mutated.sum()
+        note = "The amount of noise is chosen with all values."
+        if ranking.trust:
+            note = f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals. {note}"
+        title = f"Left out, N = {ranking.model.prior.mutated.sum()}"
         draw = partial(draw_left_out, ranking=ranking)
-        left_out = Picture("left-out", f"Left out, N = {count}", draw, note_left_out(ranking), 4.4)
-        cards.append(picture.card(left_out))
+        cards.append(picture.card(Picture("left-out", title, draw, note, picture.SQUARE)))
     cards += maps(ranking, better, darkest)
     body += f"<div class=cards>{''.join(cards)}</div>"
 
@@ -154,14 +153,6 @@ def page(title: str, ranking: Ranking) -> bytes:
             rows.append([name, f"{rho:.2f}", f"{ranking.trust.rmse[name]:.3g}"])
         tables += report.as_html("Positions left out", rows)
     return report.as_page(title, f"{body}<div class=tables>{tables}</div>")
-
-
-def on_map(ranking: Ranking) -> np.ndarray:
-    """How much better than the reference every mutant is (P, 20); without measurements, its score."""
-    if ranking.model is None:
-        return ranking.effects
-    ((wild_type, _, _),) = ranking.predict("WT")
-    return ranking.sign * (wild_type + ranking.effects - ranking.reference)
 
 
 def maps(ranking: Ranking, better: np.ndarray, darkest: float) -> list[str]:
@@ -186,7 +177,8 @@ def draw_map(axes, ranking: Ranking, better: np.ndarray, first: int, darkest: fl
     # A cross in every column, and dots where mutants were measured.
     own = [ONE_LETTER.index(letter) for letter in wild]
     axes.plot(range(count), own, "x", color="black", ms=3, zorder=3)
-    for column, new in measured_types(ranking):
+    mutants = ranking.model.prior.mutants if ranking.model else []
+    for column, new in sorted({*chain.from_iterable(mutants)}):
         if first <= column < first + count:
             axes.plot(column - first, new, "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
 
@@ -197,31 +189,13 @@ def draw_map(axes, ranking: Ranking, better: np.ndarray, first: int, darkest: fl
     axes.tick_params(axis="x", rotation=90, labelsize=8)
 
 
-def measured_types(ranking: Ranking) -> list[Mutation]:
-    """Every mutation that a measured mutant has."""
-    if ranking.model is None:
-        return []
-    found = set()
-    for mutant in ranking.model.prior.mutants:
-        found.update(mutant)
-    return sorted(found)
-
-
 def draw_left_out(axes, ranking: Ranking) -> None:
     """Predictions at positions left out, against the measured values."""
     model = ranking.model
     mutated = model.prior.mutated
-    y = ranking.sign * model.y[mutated]
-    predicted = ranking.sign * model.left_out[mutated]
+    y = model.sign * model.y[mutated]
+    predicted = model.sign * model.left_out[mutated]
     dots = axes.scatter(y, predicted, s=18, color=picture.COLOURS[0], alpha=0.7, lw=0)
     dots.set_urls([name for name in ranking.measured if name != "WT"])  # names for the pointer
     axes.axline((y.mean(), y.mean()), slope=1, color=picture.INK, lw=1, alpha=0.3)
     axes.set(xlabel="measured", ylabel="predicted, nothing measured at its position")
-
-
-def note_left_out(ranking: Ranking) -> str:
-    """What there is to say below these predictions."""
-    note = "The amount of noise is chosen with all values."
-    if ranking.trust is None:
-        return note
-    return f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals. {note}"

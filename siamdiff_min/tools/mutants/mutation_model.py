@@ -74,25 +74,21 @@ class PositionFeatures:
         score = odds.mean(0) - BURIAL * burial
         return standardised(score.reshape(-1, 1)).reshape(score.shape)
 
+    @cached_property
+    def directions(self) -> np.ndarray:
+        """The main directions of all encoders' features (P, K DIRECTIONS)."""
+        return np.concatenate([*map(main_directions, self.features)], axis=1)
+
     def kernels(self, floor: bool) -> tuple[np.ndarray, np.ndarray]:
         """How alike two positions are (P, P), by features and neighbours; and two changes of type (400, 400).
 
         Changes are alike in volume and hydropathy: of the difference, and of the new type. The `floor` compares types
-        in place of features, and of the new type.
+        in place of features, and of the new type: two types are 1 apart in two of 20 columns.
         """
-        return self.kernels_of_floor if floor else self.kernels_of_model
-
-    @cached_property
-    def kernels_of_model(self) -> tuple[np.ndarray, np.ndarray]:
-        """By the features of both encoders."""
-        directions = [main_directions(features) for features in self.features]
-        return likeness(*directions, standardised(self.neighbours)), likeness_of_changes(type_properties())
-
-    @cached_property
-    def kernels_of_floor(self) -> tuple[np.ndarray, np.ndarray]:
-        """By types. Two types are 1 apart in two of 20 columns."""
         letters = np.eye(20)
-        return likeness(letters[self.wild], standardised(self.neighbours)), likeness_of_changes(letters)
+        own = letters[self.wild] if floor else self.directions
+        new = letters if floor else type_properties()
+        return likeness(own, standardised(self.neighbours)), likeness_of_changes(new)
 
 
 def type_properties() -> np.ndarray:
@@ -220,14 +216,16 @@ class MutantPrior:
 
 
 class GaussianProcess:
-    """A Gaussian process of mutants with values y (n,).
+    """A Gaussian process of mutants with values y (n,). Inside more is better: `sign` is -1 if less of y is.
 
     The variance of the noise is the one with the smallest error on positions left out. The level and the slope are
     learned without them; the unit of the values and the choice of the noise are not.
     """
 
-    def __init__(self, prior: MutantPrior, y: np.ndarray):
+    def __init__(self, prior: MutantPrior, y: np.ndarray, sign: int = 1):
+        y = sign * y
         self.prior = prior
+        self.sign = sign
         self.y = y
         self.scale = np.std(y[prior.mutated]) or 1.0
         expected = self.scale * prior.expected(prior.mutants)
@@ -271,7 +269,7 @@ class GaussianProcess:
             if noise:
                 variance += self.noise * noise_parts(part)
             halves.append(self.reach * self.scale * np.sqrt(variance))
-        return np.concatenate(values), np.concatenate(halves)
+        return self.sign * np.concatenate(values), np.concatenate(halves)
 
 
 class SideBySide(NamedTuple):

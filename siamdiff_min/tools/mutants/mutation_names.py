@@ -1,23 +1,26 @@
 """Mutations as people write them: A52G, A:A52aG, t2e, p.Ala12Val, A52G/L60V, WT."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ...files import ConfigError
-from ...protein.constants import ONE_LETTER, RESIDUE_INDEX
+from ...protein.constants import ONE_LETTER, RESIDUES
 from ...reading.structure import Structure
 from ..table.labels import DATE
 from .mutation_model import Mutant, Mutation
 
-MUTATION = re.compile(rf"(?:(\w+):)?([A-Z])(-?\d+)([A-Za-z]?)([{ONE_LETTER}])", re.IGNORECASE)  # chain, type, number,
-LONG = re.compile(r"(?:(\w+):)?([A-Z]{3})(-?\d+)([A-Za-z]?)([A-Z]{3})", re.IGNORECASE)  # insertion code, new type
+# Chain, type in one letter or three, number, insertion code, new type.
+MUTATION = re.compile(rf"(?:(\w+):)?([A-Z]{{3}}|[A-Z])(-?\d+)([A-Z]?)([A-Z]{{3}}|[{ONE_LETTER}])", re.IGNORECASE)
+LETTERS = dict(zip(RESIDUES, ONE_LETTER))
 # Between mutations. A:A52G is a mutation of chain A, A52G:L60V are two; T2E-Y3A are two, L-3P is one of residue -3.
 BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}-?\d)")
 PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; it may have brackets too
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "_wt"}
 SYNONYMOUS = re.compile(r"=|_sy|([A-Z]{1,3}-?\d+)=", re.IGNORECASE)  # the protein is the wild type's
-WITH_CHAIN = re.compile(r"([A-Z])(\w)(-?\d+[A-Z])", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
+WITH_CHAIN = re.compile(r"^([A-Z])(\w)(-?\d+[A-Z])$", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
 NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by habit
     "a frame shift": re.compile(r"\dfs|\d[A-Z]{1,3}fs", re.IGNORECASE),
     "an insertion": re.compile(r"\d(ins|dup|delins)|(?<!del)ins|^(p\.)?delins", re.IGNORECASE),
@@ -60,23 +63,22 @@ class Positions(NamedTuple):
             raise ConfigError(f"there is no chain {', '.join(sorted(unknown))}, but {', '.join(known)}")
 
         # Row and type of every residue, by chain.
-        types = [ONE_LETTER[t] for t in structure.protein.residue_type.tolist()]
         of_chain = {chain: {} for chain in known}
+        types = structure.protein.residue_type.tolist()
         for row, (chain, number, code) in enumerate(structure.positions):
-            of_chain[chain][number, code.strip()] = row, types[row]
+            of_chain[chain][number, code.strip()] = row, ONE_LETTER[types[row]]
 
         # Every chain stands for those of its sequence.
         copy_of = {}
         for chain in chains:
             if chain not in copy_of:
-                copies = [other for other in known if are_copies(of_chain[chain], of_chain[other])]
-                copy_of |= dict.fromkeys(copies, chain)
+                copy_of |= {other: chain for other in known if are_copies(of_chain[chain], of_chain[other])}
 
         residues = []
         keys = []
         wild = ""
-        for chain in dict.fromkeys(copy_of[chain] for chain in chains):
-            others = [of_chain[other] for other in known if copy_of.get(other) == chain and other != chain]
+        for chain in dict.fromkeys(copy_of.values()):
+            others = [of_chain[other] for other, own in copy_of.items() if own == chain != other]
             for place, (row, own) in of_chain[chain].items():
                 residues.append([row, *(other[place][0] for other in others if place in other)])
                 keys.append((chain, *place))
@@ -125,26 +127,22 @@ class Positions(NamedTuple):
             for word in words_of(text):
                 found = parse(word)
                 if not found:
-                    wrong[word] = "is no mutation like A52G"
-                    of_chain = WITH_CHAIN.fullmatch(word)
-                    if of_chain:
-                        own, chain, rest = of_chain.groups()
-                        wrong[word] += f"; of chain {chain} it is {chain}:{own}{rest}"
-                    if DATE.fullmatch(text.strip()):
-                        wrong[word] = "is a date: a spreadsheet may have made it of a name, so format the names as text"
+                    wrong[word] = no_mutation(word, text)
                     continue
                 place = self.chain_of(found.chain), found.number + shift
                 key = (*place, found.code)
-                other_case = (*place, found.code.swapcase())  # of the insertion code
-                if key not in index and other_case in index:
-                    key = other_case
+                if key not in index and (*place, found.code.swapcase()) in index:
+                    key = (*place, found.code.swapcase())
                 written[key] = found.own
 
                 # Whether the structure has this type there, and no other mutation of this text is of it.
                 i = index.get(key)
-                misfit = self.misfit(key, i, found.own)
-                if misfit:
-                    wrong[word] = misfit
+                if place[0] not in self.chains:
+                    wrong[word] = f"chain {place[0]} is not among those of --chain"
+                elif i is None:
+                    wrong[word] = "no such residue"
+                elif self.wild[i] != found.own:
+                    wrong[word] = f"the structure has {self.wild[i]}"
                 elif i in changes:
                     wrong[word] = f"a second mutation there in {text}"
                 changes[i] = found.new
@@ -154,17 +152,6 @@ class Positions(NamedTuple):
         if wrong:
             raise ConfigError(self.all_misfits(wrong, written, shift))
         return mutants
-
-    def misfit(self, key: Key, i: int | None, own: str) -> str:
-        """Why a mutation of position `i`, with this key, does not fit; "" if it does."""
-        chain, _, _ = key
-        if chain not in self.chains:
-            return f"chain {chain} is not among those of --chain"
-        if i is None:
-            return "no such residue"
-        if self.wild[i] != own:
-            return f"the structure has {self.wild[i]}"
-        return ""
 
     def all_misfits(self, wrong: Mapping[str, str], written: Mapping[Key, str], shift: int) -> str:
         """The sentence about mutations that do not fit, and about another shift with which all would."""
@@ -204,24 +191,22 @@ class Positions(NamedTuple):
         numbers = {known for own, known, _ in self.keys if own == chain}
         return number not in numbers and bool(numbers) and min(numbers) < number < max(numbers)
 
-    def within(self, text: str) -> set[int]:
-        """The positions in ranges of the structure's numbers such as 5-60,80 or B:1-9. Raises ConfigError."""
-        found = set()
+    def within(self, text: str) -> np.ndarray:
+        """Which positions are in ranges of the structure's numbers, as 5-60,80 or B:1-9 (P,). Raises ConfigError."""
+        chains = np.array([chain for chain, _, _ in self.keys])
+        numbers = np.array([number for _, number, _ in self.keys])
+        found = np.zeros(len(self.keys), dtype=bool)
         for part in re.split(r"[,;\s]+", text.strip()):
             match = RANGE.fullmatch(part)
-            problem = f"{part!r} is no range of residues like 5-60"
-            if not match:
-                raise ConfigError(problem)
-            chain, first, last = match.groups()
-            first = int(first)
-            last = first if last is None else int(last)
-            if last < first:
-                raise ConfigError(problem)
-            chosen = self.chains if chain is None else [self.chain_of(chain)]
-            inside = [i for i, (own, number, _) in enumerate(self.keys) if own in chosen and first <= number <= last]
-            if not inside:
+            chain, first, last = match.groups() if match else (None, "1", "0")
+            if int(last or first) < int(first):
+                raise ConfigError(f"{part!r} is no range of residues like 5-60")
+            inside = (int(first) <= numbers) & (numbers <= int(last or first))
+            if chain:
+                inside &= chains == self.chain_of(chain)
+            if not inside.any():
                 raise ConfigError(f"there is no residue {part}")
-            found.update(inside)
+            found |= inside
         return found
 
 
@@ -243,6 +228,17 @@ def words_of(text: str) -> list[str]:
     return [word for word in BETWEEN.split(text) if not SYNONYMOUS.fullmatch(word)]
 
 
+def no_mutation(word: str, text: str) -> str:
+    """What is wrong with a word of a text that is no mutation."""
+    if DATE.fullmatch(text.strip()):
+        return "is a date: a spreadsheet may have made it of a name, so format the names as text"
+    sentence = "is no mutation like A52G"
+    of_chain = WITH_CHAIN.fullmatch(word)
+    return (
+        f"{sentence}; of chain {of_chain[2]} it is {of_chain[2]}:{of_chain[1]}{of_chain[3]}" if of_chain else sentence
+    )
+
+
 def is_synonymous(text: str) -> bool:
     """Whether a text says that the protein is that of the wild type, though the gene is not."""
     return not words_of(text) and text.strip().lower() not in WILD_TYPE
@@ -251,47 +247,19 @@ def is_synonymous(text: str) -> bool:
 def parse(word: str) -> Word | None:
     """The parts of one mutation, in one letter or three; None if it is none."""
     match = MUTATION.fullmatch(word)
-    long = LONG.fullmatch(word)
-    if not match and not long:
+    if not match:
         return None
-    chain, own, number, code, new = (match or long).groups()
-    if long:
-        own = one_letter(own)
-        new = one_letter(new)
-        if not own or not new:
-            return None
-    return Word(chain or "", own.upper(), int(number), code, new.upper())
-
-
-def one_letter(name: str) -> str:
-    """The letter of a type of three; "" if it is none."""
-    name = name.upper()
-    return ONE_LETTER[RESIDUE_INDEX[name]] if name in RESIDUE_INDEX else ""
+    chain, own, number, code, new = match.groups()
+    own, new = (LETTERS.get(name.upper(), name.upper()) for name in (own, new))
+    return Word(chain or "", own, int(number), code, new) if len(own + new) == 2 else None
 
 
 # ---- the next batch --------------------------------------------------------------------------------------------------
 
 
-def wanted(
-    numbering: Positions, positions: str | None, not_positions: str | None, types: str | None, not_types: str | None
-) -> Callable[[int, int], bool]:
-    """Whether a mutation, by position and new type, may be in the next batch. Raises ConfigError."""
-    if positions is not None:
-        allowed = numbering.within(positions)
-    else:
-        allowed = {i for i in range(len(numbering.wild)) if not numbering.is_first_methionine(i)}
-    if not_positions is not None:
-        allowed -= numbering.within(not_positions)
-    new = letters(types) if types is not None else {*ONE_LETTER}
-    if not_types is not None:
-        new -= letters(not_types)
-    return lambda i, k: i in allowed and ONE_LETTER[k] in new
-
-
-def letters(text: str) -> set[str]:
-    """The types in a text such as AVIL or A,V. Raises ConfigError."""
+def letters(text: str) -> np.ndarray:
+    """Which types are in a text such as AVIL or A,V: (20,). Raises ConfigError."""
     found = {*text.upper()} - {*", ;/"}
-    unknown = found - {*ONE_LETTER}
-    if unknown or not found:
+    if not found or found - {*ONE_LETTER}:
         raise ConfigError(f"{text!r} are no types like AVIL")
-    return found
+    return np.isin([*ONE_LETTER], [*found])

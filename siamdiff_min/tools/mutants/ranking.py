@@ -18,13 +18,14 @@ from torch import Tensor
 from ...encoders.weights import find_weights, load_encoder
 from ...files import ConfigError, checksum, first_three, replacing
 from ...machine import progress
+from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ...reading.structure import Structure
 from ..table.values import odd_values
 from . import trust
 from .log_odds import log_odds
 from .mutation_model import GaussianProcess, Mutant, MutantPrior, Mutation, PositionFeatures, positions_of
-from .mutation_names import Positions, is_synonymous, wanted
+from .mutation_names import Positions, is_synonymous, letters
 from .trust import Trust
 
 BUNDLED = "siamdiff-residue", "siamdiff-atom"
@@ -33,22 +34,57 @@ NOT_BETTER = "not told apart from chance: do not use it at new positions"
 ONE_SIDED = 0.75  # share of the next batch that has one of 4 types: about 0.2 in a random one
 
 
+@dataclass(frozen=True)
+class Wishes:
+    """What the next batch shall be like. Raises ConfigError for one that is empty."""
+
+    batch: int = 96
+    per_position: int = 2
+    explore: float = 0.0
+    positions: str | None = None
+    not_positions: str | None = None
+    types: str | None = None
+    not_types: str | None = None
+
+    def __post_init__(self):
+        for least, what in ((self.batch, "one mutant"), (self.per_position, "one mutant of a position")):
+            if least < 1:
+                raise ConfigError(f"the next batch must have {what} at least, not {least}")
+
+    def allowed(self, numbering: Positions) -> np.ndarray:
+        """Which mutations, by position and new type, may be in the next batch (P, 20). Raises ConfigError."""
+        first = [numbering.is_first_methionine(i) for i in range(len(numbering.wild))]
+        places = ~np.array(first) if self.positions is None else numbering.within(self.positions)
+        new = letters(ONE_LETTER if self.types is None else self.types)
+        if self.not_positions is not None:
+            places &= ~numbering.within(self.not_positions)
+        if self.not_types is not None:
+            new &= ~letters(self.not_types)
+        return np.outer(places, new)
+
+
+class Reference(NamedTuple):
+    """What maps are relative to: the wild type if it is known, else the mean of what was measured."""
+
+    value: float
+    name: str
+    sentence: str  # about the wild type
+
+
 @dataclass(frozen=True, eq=False)
 class Ranking:
     """All single mutants of a structure, the best first, and how far to trust them."""
 
     positions: Positions
     effects: np.ndarray  # (P, 20) of every mutation on the value; without measurements, its score
+    on_map: np.ndarray  # (P, 20) how much better than the reference it is; without measurements, its score
     rows: list[dict]  # every single mutant that has not been measured
     next: list[dict]  # the rows to make next
     measured: dict[str, float]  # mean over repeats
     model: GaussianProcess | None  # None without measurements
     trust: Trust | None  # None if they are too few
     notes: list[str]  # on the measurements
-    about_wild_type: str  # a sentence; "" without measurements
-    sign: int  # -1 if lower is better
-    reference: float  # the wild type if it is known, else the mean of what was measured: maps are relative to it
-    reference_name: str
+    reference: Reference | None  # None without measurements
     encoders: Sequence[str]  # whose features and log-odds these are
 
     def __repr__(self) -> str:
@@ -71,13 +107,13 @@ class Ranking:
     @property
     def sentences(self) -> list[str]:
         """The verdict, and what there is to say about the measurements and the model."""
+        count = len({*self.measured} - {"WT"})
         found = [self.verdict]
-        mutants = [name for name in self.measured if name != "WT"]
-        if mutants:
-            found.append(f"{len(mutants)} mutants measured")
+        if count:
+            found.append(f"{count} mutants measured")
         found += self.notes
-        if self.model:
-            found.append(self.about_wild_type)
+        if self.reference:
+            found.append(self.reference.sentence)
         if self.trust:
             found += self.trust.sentences
         return found + one_sided(self.next)
@@ -86,9 +122,8 @@ class Ranking:
         """Value and 90 % interval of mutants such as A52G/L60V. Raises ConfigError."""
         if self.model is None:
             raise ConfigError("nothing was measured, so no value can be predicted")
-        values, halves = self.model.predict(self.positions.read(mutants))
-        values = self.sign * values
-        return [(value, value - half, value + half) for value, half in zip(values.tolist(), halves.tolist())]
+        value, half = self.model.predict(self.positions.read(mutants))
+        return [*zip(value.tolist(), (value - half).tolist(), (value + half).tolist())]
 
 
 class Measurement(NamedTuple):
@@ -102,120 +137,98 @@ def rank_mutants(
     structure,
     measured: Mapping[str, float] | Iterable[tuple[str, float]] = (),
     chain: Sequence[str] | None = None,
-    batch: int = 96,
-    per_position: int = 2,
-    explore: float = 0.0,
     lower_is_better: bool = False,
     shift: int = 0,
     kept: Path | None = None,
     wild_type: float | None = None,
-    positions: str | None = None,
-    not_positions: str | None = None,
-    types: str | None = None,
-    not_types: str | None = None,
     checkpoint: str | Path | None = None,
+    **wishes,
 ) -> Ranking:
     """Rank all single mutants of a structure, by measured mutants if there are any.
+
+    The wishes are batch, per_position, explore, positions, not_positions, types, not_types.
 
     Args:
         structure: a path, or what `read_structure` takes or gives.
         measured: values by mutation: A52G, A:A52aG, A52G/L60V, WT. Pairs may repeat a mutation.
         chain: the chains that are mutated, by default the first; with each its copies, which have the same sequence.
             The others are surroundings.
-        batch: size of the next batch; of a position at most `per_position`.
-        explore: weight of half the interval's width: 0 takes the best predictions, 1 the highest upper ends.
         shift: added to the numbers of the mutations.
         kept: a file that keeps log-odds for the next call.
         wild_type: its value, if it is known for certain: 0 if values are differences to it.
+        checkpoint: an encoder of your own, with a head for residue types, in place of both bundled ones.
+        batch: size of the next batch (96); of a position at most `per_position` (2).
+        explore: weight of half the interval's width: 0 takes the best predictions (default), 1 the highest upper ends.
         positions, not_positions: those of the next batch, by the structure's numbers: "5-60,80". A chain's first Met
             stays unless it is named here.
         types, not_types: the new types of the next batch: "AVIL".
-        checkpoint: an encoder of your own, with a head for residue types, in place of both bundled ones.
 
     Raises StructureError, and ConfigError for mutations that do not fit the structure.
     """
     # What may be mutated, what was measured, and what the encoders expect (a minute, or the file `kept`).
-    if batch < 1:
-        raise ConfigError(f"the next batch must have one mutant at least, not {batch}")
-    if per_position < 1:
-        raise ConfigError(f"the next batch must have one mutant of a position at least, not {per_position}")
+    wanted = Wishes(**wishes)
     if wild_type is not None and not is_number(wild_type):
         raise ConfigError(f"the value of the wild type must be a number, not {wild_type!r}")
     if not isinstance(structure, Structure):
         structure = read_structure(structure)
     numbering = Positions.of(structure, chain)
-    is_wanted = wanted(numbering, positions, not_positions, types, not_types)
+    allowed = wanted.allowed(numbering)
     pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
     known, notes = read_measurements(numbering, pairs, shift, wild_type)
-    names = {numbering.name(mutant): found.value for mutant, found in known.items()}
     encoders = BUNDLED if checkpoint is None else (str(checkpoint),)
     features = known_features(structure, numbering.residues, kept, encoders)
 
-    # The model takes measurements of which more is better.
+    # The higher the score, the better. Without a model it is that of encoders and burial.
     sign = -1 if lower_is_better else 1
     model = fit(features, known, wild_type, sign)
-    trusted = trust.trust(model) if model else None
-    reference = np.nan
-    reference_name = ""
-    about_wild_type = ""
-    if model:
-        reference, reference_name, about_wild_type = describe_wild_type(model, known, wild_type, sign)
-
-    # The higher the score, the better. Without a model it is that of encoders and burial.
-    score = features.ranking.ravel()
-    effects = score
     singles = [(Mutation(i, new),) for i in range(len(numbering.wild)) for new in range(20)]
+    score = features.ranking.ravel()
+    effects = np.where(np.eye(20)[features.wild], 0, features.ranking)
+    on_map = effects
+    columns = {}
+    reference = None
     if model:
-        (level,), _ = model.predict([()])
+        reference = reference_of(model, known, wild_type)
+        level, _ = model.predict([()])
         value, half = model.predict(singles)
-        score = value + explore * half
-        effects = sign * (value - level)
-        value = sign * value
+        score = sign * value + wanted.explore * half
+        effects = np.where(np.eye(20)[features.wild], 0, (value - level).reshape(-1, 20))
+        on_map = sign * (level + effects - reference.value)
+        columns = {"predicted": value, "low": value - half, "high": value + half}
+
+    # What each is without measurements, and how far from them.
+    columns["ranking"] = features.ranking.ravel()
+    columns["log_odds"] = features.odds.mean(axis=0).ravel()
+    columns["neighbours"] = np.repeat(features.neighbours[:, 1].astype(int), 20)
+    columns |= nearest_measured(structure.protein.alpha_carbons().pos, numbering, known)
 
     # A row for every mutant that was not measured, the best first. The next batch takes a few of each position.
-    odds = features.odds.mean(axis=0)
-    distances = nearest_measured(structure.protein.alpha_carbons().pos, numbering, known)
+    cells = {name: column.tolist() for name, column in columns.items()}
     rows = []
     chosen = []
     taken = Counter()  # position -> rows in the next batch, and those that found no place there
     for x in np.argsort(-score, kind="stable").tolist():
-        mutant = singles[x]
-        ((i, new),) = mutant
-        if new == features.wild[i] or mutant in known:
+        ((i, new),) = singles[x]
+        if new == features.wild[i] or singles[x] in known:
             continue
-        row = {"mutation": numbering.name(mutant)}
-        # What the model predicts, with its 90 % interval.
-        if model:
-            row["predicted"] = float(value[x])
-            row["low"] = float(value[x] - half[x])
-            row["high"] = float(value[x] + half[x])
-        # What it is without measurements, and how far from them.
-        row["ranking"] = float(features.ranking[i, new])
-        row["log_odds"] = float(odds[i, new])
-        row["neighbours"] = int(features.neighbours[i, 1])
-        if distances:
-            row["nearest_measured"], row["distance"] = distances[i]
-        rows.append(row)
-        if is_wanted(i, new):
-            taken[i] += 1
-            if taken[i] <= per_position:
-                chosen.append(row)
-
+        row = {name: column[x] for name, column in cells.items()}
+        rows.append({"mutation": numbering.name(singles[x]), **row})
+        taken[i] += allowed[i, new]
+        if allowed[i, new] and taken[i] <= wanted.per_position:
+            chosen.append(rows[-1])
     if rows and not chosen:
         raise ConfigError("no mutant is left for the next batch: all that are wanted were measured")
     return Ranking(
         positions=numbering,
-        effects=np.where(np.eye(20)[features.wild], 0, effects.reshape(-1, 20)),
+        effects=effects,
+        on_map=on_map,
         rows=rows,
-        next=chosen[:batch],
-        measured=names,
+        next=chosen[: wanted.batch],
+        measured={numbering.name(mutant): found.value for mutant, found in known.items()},
         model=model,
-        trust=trusted,
+        trust=trust.trust(model) if model else None,
         notes=notes,
-        about_wild_type=about_wild_type,
-        sign=sign,
         reference=reference,
-        reference_name=reference_name,
         encoders=encoders,
     )
 
@@ -236,21 +249,25 @@ def read_measurements(
             raise ConfigError(f"{text!r}: {value!r} is no measured mutant: its name is text, its value a number or nan")
 
     # What is no substitution, or of a residue that the structure lacks, is left out.
-    kinds = {text: positions.left_out(text, shift) for text, _ in pairs}
-    left_out = defaultdict(list)
-    for text, kind in kinds.items():
+    left_out = defaultdict(dict)  # kind -> its texts
+    synonymous = []
+    there = []
+    for text, value in pairs:
+        kind = positions.left_out(text, shift)
         if kind:
-            left_out[kind].append(text)
-    notes = [f"{len(texts)} left out, {kind}: {first_three(texts)}" for kind, texts in left_out.items()]
-    pairs = [(text, value) for text, value in pairs if not kinds[text]]
-    synonymous = [text for text, _ in pairs if is_synonymous(text)]
+            left_out[kind][text] = True
+            continue
+        there.append((text, value))
+        if is_synonymous(text):
+            synonymous.append(text)
+    notes = [f"{len(texts)} left out, {kind}: {first_three([*texts])}" for kind, texts in left_out.items()]
     if synonymous:
         notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
 
     # Repeats come together.
-    mutants = positions.read([text for text, _ in pairs], shift)
+    mutants = positions.read([text for text, _ in there], shift)
     values = defaultdict(list)
-    for mutant, (_, value) in zip(mutants, pairs):
+    for mutant, (_, value) in zip(mutants, there):
         if not np.isnan(value):
             values[mutant].append(value)
     repeats = [x for x in values.values() if len(x) > 1]
@@ -261,8 +278,9 @@ def read_measurements(
         notes.append(f"results have the structure's numbers: {shift:+} to the table's")
 
     # Values that are far from the others, or all the same.
-    given = [] if wild_type is None else [("--wild-type", wild_type)]
-    there = [pair for pair in [*pairs, *given] if not np.isnan(pair[1])]
+    if wild_type is not None:
+        there.append(("--wild-type", wild_type))
+    there = [pair for pair in there if not np.isnan(pair[1])]
     notes += odd_values([text for text, _ in there], np.array([value for _, value in there]))
     known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
     different = {found.value for mutant, found in known.items() if mutant}
@@ -289,25 +307,23 @@ def fit(
         known = {**known, (): Measurement(wild_type, np.inf)}
     repeats = [found.repeats for found in known.values()]
     y = np.array([found.value for found in known.values()])
-    return GaussianProcess(MutantPrior(features, [*known], repeats=repeats), sign * y)
+    return GaussianProcess(MutantPrior(features, [*known], repeats=repeats), y, sign)
 
 
-def describe_wild_type(
-    model: GaussianProcess, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
-) -> tuple[float, str, str]:
-    """What maps are relative to, its name, and a sentence about the wild type."""
+def reference_of(model: GaussianProcess, known: Mapping[Mutant, Measurement], wild_type: float | None) -> Reference:
+    """What maps are relative to."""
+    measured = known.get(())
     if wild_type is not None:
-        rows = f"; the mean of its rows, {known[()].value:.3g}, is not used" if () in known else ""
-        return wild_type, "the wild type", f"wild type {wild_type:g}, as given{rows}"
+        rows = f"; the mean of its rows, {measured.value:.3g}, is not used" if measured else ""
+        return Reference(wild_type, "the wild type", f"wild type {wild_type:g}, as given{rows}")
     (value,), (half,) = model.predict([()], noise=False)
-    value *= sign
     found = f"wild type {value:.3g} ({value - half:.3g} to {value + half:.3g})"
-    if () in known:
-        times = "once" if known[()].repeats == 1 else f"{known[()].repeats} times"
-        return value, "the wild type", f"{found}, measured {times}"
+    if measured:
+        times = "once" if measured.repeats == 1 else f"{measured.repeats} times"
+        return Reference(value, "the wild type", f"{found}, measured {times}")
     mean = np.mean([measurement.value for measurement in known.values()])
     name = "the mean of what was measured"
-    return mean, name, f"{found}: it was not measured, so maps are relative to {name}, {mean:.3g}"
+    return Reference(mean, name, f"{found}: it was not measured, so maps are relative to {name}, {mean:.3g}")
 
 
 # ---- the next batch --------------------------------------------------------------------------------------------------
@@ -323,18 +339,15 @@ def one_sided(rows: Sequence[dict]) -> list[str]:
     return [f"{total} of {len(rows)} in the next batch are {names}: --not-types leaves types out"]
 
 
-def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]) -> list[tuple[str, float]]:
-    """For every position the nearest one that mutants change, and the distance of their `ca`; [] without any."""
+def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]) -> dict[str, np.ndarray]:
+    """Two columns: of every mutation the nearest position that mutants change, and the distance of their `ca`."""
     ca = ca[[copies[0] for copies in positions.residues]]
-    touched = sorted({i for mutant in mutants for i in positions_of(mutant)})
+    touched = sorted(frozenset().union(*map(positions_of, mutants)))
     if not touched:
-        return []
-    found = []
-    for own in ca:
-        distance, number = (ca[touched] - own).norm(dim=-1).min(dim=0)
-        nearest = touched[number]
-        found.append((positions.label(nearest, positions.wild[nearest]), float(distance)))
-    return found
+        return {}
+    distance, number = (ca[touched] - ca[:, None]).norm(dim=-1).min(dim=1)
+    names = np.array([positions.label(i, positions.wild[i]) for i in touched])
+    return {"nearest_measured": names[number].repeat(20), "distance": distance.numpy().repeat(20)}
 
 
 # ---- what is known of every position ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """May I believe it? Whether the model of `siamdiff mutants` is better than chance, and than simpler ones.
 
 A model of mutants is asked for positions that were left out. What it explains of the values is compared with what it
-explains of the same values after they were dealt out anew to other positions.
+explains of the same values after they were permuted among positions.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ MODEL = "the model"
 MEAN = "the mean"
 FLOOR = "types and burial"
 UNMEASURED = "no measurements"
-TABLES = 1000  # of values dealt out anew, for a verdict
+TABLES = 1000  # of permuted values, for a verdict
 # Share of tables without meaning that are called better, and another that are called worse. A comparison with a model
 # that was fitted to the values is not exact: at .025, up to 8 % of real profiles at other positions were called better.
 BY_CHANCE = 0.025
@@ -62,18 +62,12 @@ class Trust(NamedTuple):
     def sentences(self) -> list[str]:
         """How good the model is, and what it is better than, a sentence each."""
         found = [f"positions left out: rho {self.rho[MODEL]:.2f}, root mean squared error {self.rmse[MODEL]:.3g}"]
-        by_chance = f"of values dealt out to other positions at most {max(self.gain[MEAN].high, 0):.0%}"
+        by_chance = f"of values permuted among positions at most {max(self.gain[MEAN].high, 0):.0%}"
         found.append(f"positions left out: {self.explained:.0%} of the variance is explained, {by_chance}")
-        for name, gain in self.gain.items():
-            if name == MEAN:
-                continue
-            helps, may_not_help = MEANING[name]
-            if self.better(name):
-                said = f"better than {name}: {helps}"
-            elif gain.value < min(gain.low, 0):
-                said = f"worse than {name}: {may_not_help}"
-            else:
-                said = f"not told apart from {name}: {may_not_help}"
+        for name, (helps, may_not_help) in MEANING.items():
+            gain = self.gain[name]
+            told = "worse than" if gain.value < min(gain.low, 0) else "not told apart from"
+            said = f"better than {name}: {helps}" if self.better(name) else f"{told} {name}: {may_not_help}"
             found.append(f"{said} ({gain.value:+.0%} of the variance; by chance at most {gain.high:+.0%})")
         found.append(f"{self.covered:.0%} of the values left out lie in their 90 % intervals")
         if self.backwards:
@@ -114,11 +108,8 @@ def trust(model: GaussianProcess) -> Trust | None:
 
     # An interval is told from the errors at other positions.
     ratio = model.ratio[mutated]
-    inside = []
-    for rows in against.deal.groups:
-        others = np.delete(ratio, rows)
-        inside += [value <= reach(others) for value in ratio[rows]]
-    covered = float(np.mean(inside))
+    inside = [ratio[rows] <= reach(np.delete(ratio, rows)) for rows in against.permuted.groups]
+    covered = float(np.concatenate(inside).mean())
     explained = float(against.model.explained(y[:, None])[0])
     return Trust(rho, error, explained, gains, against.backwards(y), covered)
 
@@ -130,7 +121,7 @@ class Comparison:
         mutants = model.mutants
         features = model.features
         self.model = model
-        self.deal = Deal(mutants, tables)
+        self.permuted = Permutations(mutants, tables)
         self.scores = {
             UNMEASURED: summed(features.ranking, mutants),
             "BLOSUM62": summed(BLOSUM62[features.wild], mutants),
@@ -156,13 +147,16 @@ class Comparison:
     def gain(self, name: str, y: np.ndarray) -> Gain:
         """The model beside another one, for values y (n,).
 
-        Without meaning are tables that hold only what the other one knows: its fit stays, and the rest is dealt out
+        Without meaning are tables that hold only what the other one knows: its fit stays, and the rest is permuted
         (Freedman and Lane 1983, J. Bus. Econ. Stat. 1:292).
         """
-        fit = self.fit(name, y)
-        tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
+        tables = self.tables(self.fit(name, y), y)
         more = self.model.explained(tables) - self.explained(name, tables)
         return bounds(more, BY_CHANCE if name == MEAN else BY_ANOTHER)
+
+    def tables(self, fit: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The values y (n,), and tables that hold a fit (n,) and nothing else: (n, 1 + T)."""
+        return np.column_stack([y, fit[:, None] + self.permuted(y - fit)])
 
     def fit(self, name: str, y: np.ndarray) -> np.ndarray:
         """What another model makes of the values it was fitted to (n,)."""
@@ -181,14 +175,13 @@ class Comparison:
 
     def backwards(self, y: np.ndarray) -> bool:
         """Whether values fall with the ranking without measurements, more than by chance."""
-        fit = self.lines[MEAN] @ y
-        tables = np.column_stack([y, fit[:, None] + self.deal(y - fit)])
-        rise = bounds(self.scores[UNMEASURED] @ standardised(tables), BY_CHANCE)
+        tables = standardised(self.tables(self.fit(MEAN, y), y))
+        rise = bounds(self.scores[UNMEASURED] @ tables, BY_CHANCE)
         return rise.value < rise.low
 
 
-class Deal:
-    """Deals values out anew to the same mutants: what if nothing were to be known of a position from others?
+class Permutations:
+    """Permutes values among the same mutants: what if nothing were to be known of a position from others?
 
     Whole positions are exchangeable, and mutants in them too (Winkler et al. 2014, NeuroImage 92:381). So the values of
     a position go to another one together, as far as they fit there; the others go anywhere. Before, values are made
@@ -220,11 +213,10 @@ class Deal:
         return order
 
     def __call__(self, y: np.ndarray) -> np.ndarray:
-        """Values (n,) less their mean, dealt out anew: (n, tables)."""
+        """Values (n,) less their mean, permuted: (n, tables)."""
         spread, rest = self.likeliest(self.axes.T @ y)
         independent = self.axes @ (rest / spread)
-        dealt = independent[self.orders]
-        return self.axes @ (spread[:, None] * (self.axes.T @ dealt))
+        return self.axes @ (spread[:, None] * (self.axes.T @ independent[self.orders]))
 
     def likeliest(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The spread of values along every axis (n,), and the values y (n,) less their mean, both along the axes."""

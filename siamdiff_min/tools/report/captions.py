@@ -65,9 +65,10 @@ def size_of(run: RunFolder) -> str:
     """On how much a run was tested: "N = 20 samples of 10 structures"; "" if no file says so."""
     if run.tested:
         counts = run.results["counts"]
-        positives = f", {counts['positives']} positive" if "positives" in counts else ""
-        sequences = f", {counts['sequences']} sequences" if "sequences" in counts else ""
-        return f"N = {counts['samples']} samples of {counts['structures']} structures{sequences}{positives}"
+        words = f"N = {counts['samples']} samples of {counts['structures']} structures"
+        for name, what in (("sequences", "sequences"), ("positives", "positive")):
+            words += f", {counts[name]} {what}" if name in counts else ""
+        return words
     if run.held_out:
         return f"N = {run.held_out.count} held-out proteins"
     samples = [line["samples"] for lines in run.lines.values() for line in lines[-1:] if "samples" in line]

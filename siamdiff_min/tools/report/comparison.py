@@ -41,7 +41,7 @@ class Row(NamedTuple):
     interval: list[float] | None
     sources: str  # of the interval
     baseline: float | None  # the best answer that looks at nothing
-    difference: Difference | None  # None of the first run
+    difference: Difference  # an empty one of the first run
 
 
 def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
@@ -59,7 +59,7 @@ def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
             interval=interval_of(run, measure),
             sources=sources(measure, run),
             baseline=run.baseline.get(measure),
-            difference=None if run is runs[0] else difference(runs[0], run, measure),
+            difference=Difference() if run is runs[0] else difference(runs[0], run, measure),
         )
         rows.append(row)
     return rows
@@ -67,7 +67,8 @@ def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
 
 def are_ranked(rows: Sequence[Row]) -> bool:
     """Whether all runs of a measure were compared, so that one may be called the best."""
-    return len(rows) > 1 and all(row.difference is None or row.difference.gain is not None for row in rows)
+    refused = [row for row in rows if row.difference.gain is None and row.difference.why_not]
+    return len(rows) > 1 and not refused
 
 
 # ---- may they be compared? -------------------------------------------------------------------------------------------

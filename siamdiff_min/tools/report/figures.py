@@ -152,11 +152,9 @@ def curve(axes, runs: Sequence[RunFolder], measure: str, title: str) -> None:
 
             # The axis shows all that was held out, and the training without a few wild steps.
             if train:
-                _, values = points(train, measure)
-                inside.extend(np.quantile(values, [0.02, 0.98]))
+                inside.extend(np.quantile(points(train, measure)[1], [0.02, 0.98]))
             for name in (measure, f"{measure}_constant"):
-                _, values = points(valid, name)
-                inside.extend(values)
+                inside.extend(points(valid, name)[1])
 
             # A dotted line where stage 2 begins.
             second = [line for line in lines if line.get("stage") == 2]
@@ -188,9 +186,17 @@ class Seed(NamedTuple):
 
     run: RunFolder
     colour: str
-    target: np.ndarray  # (K,) or (K, C)
-    prediction: np.ndarray  # (K,) or (K, C)
     table: Mapping[str, np.ndarray]  # all columns of its predictions.tsv
+
+    @property
+    def target(self) -> np.ndarray:
+        """(K,) or (K, C)."""
+        return self.table["target"]
+
+    @property
+    def prediction(self) -> np.ndarray:
+        """(K,) or (K, C)."""
+        return self.table["prediction"]
 
 
 def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
@@ -201,33 +207,31 @@ def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
     for run in runs:
         own = colours(runs, run)
         for name, of_seed, mean in properties(run):
-            tables = [(own[seed], of_seed[seed]) for seed in own if seed in of_seed]
-            seeds = [Seed(run, colour, table["target"], table["prediction"], table) for colour, table in tables]
+            seeds = [Seed(run, own[seed], of_seed[seed]) for seed in own if seed in of_seed]
             if not seeds:
                 continue
             # Probabilities of one of several classes; of yes or no; or numbers.
             target = seeds[0].target
             of = [name, run.name if len(runs) > 1 else ""]
             if seeds[0].prediction.ndim > target.ndim:
-                pictures.append(picture("Confusion matrix", of, "accuracy", seeds, partial(confusion, seeds=seeds)))
+                pictures.append(picture("Confusion matrix", of, "accuracy", seeds, confusion))
             elif np.isin(target, (0, 1)).all():
                 yes_or_no[name, target.tobytes()] += seeds
             else:
-                known = [rho for rho in ("spearman", "global_spearman") if measure_of(rho, name) in run.mean]
-                measure = measure_of("".join(known[:1]) or "spearman", name)
-                draw = partial(against_true, seeds=seeds, runs=runs, ends=ends[name], baseline=mean, measure=measure)
+                rho = measure_of("global_spearman", name)
+                measure = rho if rho in run.mean else measure_of("spearman", name)
+                draw = partial(against_true, runs=runs, ends=ends[name], baseline=mean, measure=measure)
                 pictures.append(picture("Predicted against true", of, measure, seeds, draw))
 
     # Yes or no, once or for several classes. Seeds and runs with the same targets are in one picture.
     for (name, _), seeds in yes_or_no.items():
         target = seeds[0].target
-        kinds = {"ROC curve": ("auroc", roc), "Precision and recall": ("auprc", precision_recall)}
-        if target.ndim > 1:
-            del kinds["ROC curve"]
-        for title, (metric, draw) in kinds.items() if len(np.unique(target)) > 1 else ():  # else there is no curve
-            measure = measure_of(metric, name)
-            drawn = partial(draw, seeds=seeds, runs=runs, measure=measure)
-            pictures.append(picture(title, [name], measure, seeds, drawn))
+        if len(np.unique(target)) < 2:
+            continue  # there is no curve
+        for title, metric in {"ROC curve": "auroc", "Precision and recall": "auprc"}.items():
+            if metric == "auprc" or target.ndim == 1:
+                measure = measure_of(metric, name)
+                pictures.append(picture(title, [name], measure, seeds, partial(curves, runs=runs, measure=measure)))
     return pictures
 
 
@@ -250,6 +254,7 @@ def picture(title: str, of: Sequence[str], measure: str, seeds: Sequence[Seed], 
         size += f", {target.sum():.0f} positives of {target.size}"
     names = [name for name in of if name]
     note = note_of(runs, measure, size, MEANING[title])
+    draw = partial(draw, seeds=seeds)
     return Picture("-".join([title.lower(), *names]), ", ".join([title, *names]), draw, note, SQUARE)
 
 
@@ -265,13 +270,9 @@ def ends_of(runs: Sequence[RunFolder]) -> dict[str, tuple[float, float]]:
         for name, of_seed, _ in properties(run):
             for table in of_seed.values():
                 values[name] += [table["target"].ravel(), table["prediction"].ravel()]
-
-    ends = {}
-    for name, arrays in values.items():
-        joined = np.concatenate(arrays)
-        room = 0.04 * np.ptp(joined)  # as much as a dot is wide
-        ends[name] = joined.min() - room, joined.max() + room
-    return ends
+    joined = {name: np.concatenate(arrays) for name, arrays in values.items()}
+    room = {name: 0.04 * np.ptp(of_name) for name, of_name in joined.items()}  # as much as a dot is wide
+    return {name: (of_name.min() - room[name], of_name.max() + room[name]) for name, of_name in joined.items()}
 
 
 def against_true(axes, seeds: Sequence[Seed], runs, ends: tuple[float, float], baseline: float | None, measure: str):
@@ -304,23 +305,23 @@ def against_true(axes, seeds: Sequence[Seed], runs, ends: tuple[float, float], b
     axes.set(xlabel=f"true{unit}", ylabel=f"predicted{unit}", xlim=ends, ylim=ends, aspect="equal")
 
 
-def roc(axes, seeds: Sequence[Seed], runs: Sequence[RunFolder], measure: str) -> None:
-    """Yes or no; dashed a guess."""
+def curves(axes, seeds: Sequence[Seed], runs: Sequence[RunFolder], measure: str) -> None:
+    """Yes or no, once or for several classes: the ROC curve, or precision and recall; dashed a guess."""
+    roc = measure.startswith("auroc")
     for seed in seeds:
-        false, true, _ = roc_curve(seed.target, seed.prediction)
-        axes.plot(false, true, color=seed.colour)
-    axes.axline((0, 0), slope=1, color=INK, ls="--", lw=1.2)
-    axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    legend(axes, runs, [seed.run for seed in seeds], measure)
+        target, score = seed.target.ravel(), seed.prediction.ravel()
+        y, x, _ = precision_recall_curve(target, score)
+        if roc:
+            x, y, _ = roc_curve(target, score)
+        axes.plot(x, y, color=seed.colour)
 
-
-def precision_recall(axes, seeds: Sequence[Seed], runs: Sequence[RunFolder], measure: str) -> None:
-    """Yes or no, once or for several classes; dashed a guess."""
-    for seed in seeds:
-        precision, recall, _ = precision_recall_curve(seed.target.ravel(), seed.prediction.ravel())
-        axes.plot(recall, precision, color=seed.colour)
-    axes.axhline(seeds[0].target.mean(), color=INK, ls="--", lw=1.2)
-    axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
+    # A guess.
+    if roc:
+        axes.axline((0, 0), slope=1, color=INK, ls="--", lw=1.2)
+        axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    else:
+        axes.axhline(seeds[0].target.mean(), color=INK, ls="--", lw=1.2)
+        axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
     legend(axes, runs, [seed.run for seed in seeds], measure)
 
 

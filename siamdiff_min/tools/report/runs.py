@@ -19,26 +19,12 @@ from ...training.config import PRETRAIN
 from ...training.metrics_file import in_order
 from ..evidence.bootstrap import DRAWS
 
-EARLIER = {  # of results.json: what older versions did not write, as there is nothing of it before the test
-    "config": {},
-    "made": {},
-    "about": {},
-    "notes": [],
-    "splits": {},
-    "counts": {},
-    "test": {},
-    "mean": {},
-    "std": {},
-    "interval": {},
-    "no_interval": "",
-    "constant": {},
-    "gain_interval": {},
-    "answer": None,
-    "direction": {},
-    "options": {},
-    "best_epoch": {},
-    "floor": {},
-}
+TABLES = (
+    *("config", "made", "about", "splits", "counts", "options", "direction", "best_epoch", "test", "mean", "std"),
+    *("interval", "constant", "gain_interval", "floor"),
+)
+# Of results.json: what older versions did not write, as there is nothing of it before the test.
+EARLIER = {**{key: {} for key in TABLES}, "notes": [], "no_interval": "", "answer": None}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,10 @@ rank is over all columns. Below each mean stands its interval, and below the met
 differences to the first one. Where not all runs of a column can be compared it has no ranks, and a line says why.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +37,14 @@ PAPER = {  # measure -> its name in Tables 1 and 2
     "rmse": "RMSE",
     "mae": "MAE",
 }
-SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
+SPECIAL = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
 
 
 def measures_to_compare(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
@@ -51,29 +60,23 @@ def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[
     lines = [["", "run", "seeds", "mean", "std", "95 % interval", "over", "baseline", against, "95 % interval", ""]]
     for measure in measures:
         title = title_of(measure, measures)
+        of_measure = partial(show, measure)
         for row in compare(runs, measure):
-            difference = row.difference or Difference()
-            numbers = [row.mean, row.std, row.interval, row.sources if row.interval else "", row.baseline]
-            cells = [of if isinstance(of, str) else shown(measure, of) for of in numbers]
-            gains = [signed(difference.gain), signed(difference.interval)]
-            words = f"{THAN[difference.side]} it" if difference.side else difference.why_not
-            lines.append([title, row.run, str(row.seeds), *cells, *gains, words])
+            gain = row.difference
+            numbers = [cell(row.mean, of_measure), cell(row.std, of_measure), cell(row.interval, of_measure)]
+            numbers += [row.sources if row.interval else "", cell(row.baseline, of_measure)]
+            gains = [cell(gain.gain, "{:+.3g}".format), cell(gain.interval, "{:+.3g}".format)]
+            words = f"{THAN[gain.side]} it" if gain.side else gain.why_not
+            lines.append([title, row.run, str(row.seeds), *numbers, *gains, words])
             title = ""  # said once
     return lines
 
 
-def shown(measure: str, value: float | Sequence[float] | None) -> str:
+def cell(value: float | Sequence[float] | None, show: Callable[[float], str]) -> str:
     """A value or an interval in a cell; "" of none."""
     if isinstance(value, list):
-        return " to ".join(show(measure, end) for end in value)
-    return "" if value is None else show(measure, value)
-
-
-def signed(value: float | Sequence[float] | None) -> str:
-    """A difference or its interval in a cell; "" of none."""
-    if isinstance(value, list):
-        return " to ".join(map(signed, value))
-    return "" if value is None else f"{value:+.3g}"
+        return " to ".join(map(show, value))
+    return "" if value is None else show(value)
 
 
 # ---- a CSV file ------------------------------------------------------------------------------------------------------
@@ -86,16 +89,16 @@ def write_csv(path: Path, sections: Sections) -> None:
         for measure in measures:
             title = title_of(measure, measures)
             for row in compare(runs, measure):
-                difference = row.difference or Difference()
-                own = [row.mean, row.std, *cells_of(row.interval, row.sources), row.baseline]
-                against = [difference.gain, *cells_of(difference.interval, difference.sources), difference.why_not]
+                gain = row.difference
+                own = [row.mean, row.std, *with_sources(row), row.baseline]
+                against = [gain.gain, *with_sources(gain), gain.why_not]
                 lines.append([what, measure, title, row.run, row.seeds, *own, *against])
     write_rows(path, lines, ",")
 
 
-def cells_of(interval: Sequence[float] | None, sources: str) -> list:
+def with_sources(of: Row | Difference) -> list:
     """An interval and what it is over; empty cells if there is none."""
-    return ["", "", ""] if interval is None else [*interval, sources]
+    return [*of.interval, of.sources] if of.interval else ["", "", ""]
 
 
 # ---- a tabular in LaTeX ----------------------------------------------------------------------------------------------
@@ -106,8 +109,8 @@ class Column(NamedTuple):
 
     above: str  # what was predicted
     title: str
-    less_is_better: bool | None  # None: there are no ranks
     rows: dict[str, Row]  # by method
+    ranks: dict[str, int]  # by method, 1 is the best; empty if there are none
 
 
 def write_latex(path: Path, sections: Sections) -> None:
@@ -118,8 +121,9 @@ def write_latex(path: Path, sections: Sections) -> None:
     columns = []
     for what, (runs, measures) in sections.items():
         columns += columns_of(what, runs, measures)
+    every = [row for column in columns for row in column.rows.values()]
     methods = [*dict.fromkeys(method for column in columns for method in column.rows)]
-    over = dict.fromkeys(row.sources for column in columns for row in column.rows.values() if row.interval)
+    over = dict.fromkeys(row.sources for row in every if row.interval)
     lines = [
         f"% 95 % intervals over {', or '.join(over)}; needs \\usepackage{{booktabs}}",
         rf"\begin{{tabular}}{{l{'c' * (len(columns) + 1)}}}",
@@ -137,52 +141,52 @@ def columns_of(what: str, runs: Sequence[RunFolder], measures: Sequence[str]) ->
     last = [run.name.split("/")[-1] for run in runs]
     methods = {run.name: name if last.count(name) == 1 else run.name for run, name in zip(runs, last)}
     task = runs[0].config.get("task", "")
-    above = task.upper() if task and task != "table" else what.partition(":")[0]
+    above = escaped(task.upper() if task and task != "table" else what.partition(":")[0])
     columns = []
     for measure in measures:
         rows = {methods[row.run]: row for row in compare(runs, measure)}
-        less = None
-        if are_ranked([*rows.values()]):
-            less = less_is_better(measure, runs[0].results["direction"])
-        columns.append(Column(escaped(above), title_in_paper(measure, measures), less, rows))
+        title = title_of(measure, measures).partition(" (")[0]
+        title = PAPER.get(measure) or escaped(title[:1].upper() + title[1:])
+
+        # Ranks, if all were compared, and somebody says which values are better.
+        ranks = {}
+        less = less_is_better(measure, runs[0].results["direction"])
+        if less is not None and are_ranked([*rows.values()]):
+            means = {method: row.mean for method, row in rows.items()}
+            ranks = ranks_of(means, less)
+        columns.append(Column(above, title, rows, ranks))
     return columns
-
-
-def title_in_paper(measure: str, others: Sequence[str]) -> str:
-    """The name of a measure in the paper's tables, or the one on the page."""
-    if measure in PAPER:
-        return PAPER[measure]
-    title = title_of(measure, others).partition(" (")[0]
-    return escaped(title[:1].upper() + title[1:])
 
 
 def heads(columns: Sequence[Column]) -> list[str]:
     """Two lines of titles: what was predicted, over the measures."""
-    above = [column.above for column in columns]
-    cells = [""]
-    for title in dict.fromkeys(above):
-        cells.append(rf"\multicolumn{{{above.count(title)}}}{{c}}{{\textbf{{{title}}}}}")
+    counts = Counter(column.above for column in columns)
+    above = [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{title}}}}}" for title, count in counts.items()]
     titles = [column.title for column in columns]
-    return [line_of([*cells, r"\textbf{Mean}"]), line_of([r"\textbf{Method}", *titles, r"\textbf{Rank}"])]
+    return [line_of(["", *above, r"\textbf{Mean}"]), line_of([r"\textbf{Method}", *titles, r"\textbf{Rank}"])]
 
 
 def values(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
     """Two lines for every method: mean and standard deviation over seeds; intervals."""
-    ranks = [ranks_of(column) for column in columns]
-    means = mean_ranks(methods, [of_column for of_column in ranks if of_column])
-    order = ranked(means, less=True)
+    # The mean rank is over all columns; a method without a value in one of them has none.
+    means = {}
+    for method in methods:
+        ranks = [column.ranks.get(method, math.nan) for column in columns if column.ranks]
+        if ranks and not math.isnan(sum(ranks)):
+            means[method] = sum(ranks) / len(ranks)
+    order = ranks_of(means, less=True)
     lines = []
     for method in methods:
-        cells = [escaped(method)]
-        intervals = [""]
-        for column, of_column in zip(columns, ranks):
+        cells = []
+        intervals = []
+        for column in columns:
             row = column.rows.get(method)
-            cells.append("-" if row is None else marked(mean_and_std(row), of_column.get(method)))
-            intervals.append("" if row is None else small(row.interval, ".3f"))
-        cells.append(marked(f"{means[method]:.1f}", order[method]) if method in means else "-")
-        lines.append(line_of(cells))
+            cells.append("-" if row is None else marked(mean_and_std(row), column.ranks.get(method)))
+            intervals.append(small(row, ".3f"))
+        mean = f"{means[method]:.1f}" if method in means else "-"
+        lines.append(line_of([escaped(method), *cells, marked(mean, order.get(method))]))
         if any(intervals):
-            lines.append(line_of([*intervals, ""]))
+            lines.append(line_of(["", *intervals, ""]))
     return lines
 
 
@@ -190,76 +194,50 @@ def baselines(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
     """The lines of what looks at nothing, which has no rank: one if all methods have the same, else one for each."""
     lines = {}
     for method in methods:
-        rows = [column.rows.get(method) for column in columns]
-        cells = ["-" if row is None or row.baseline is None else f"{row.baseline:.3f}" for row in rows]
-        if {*cells} != {"-"}:
-            lines[method] = cells
+        found = [column.rows[method].baseline if method in column.rows else None for column in columns]
+        lines[method] = ["-" if value is None else f"{value:.3f}" for value in found]
     of_columns = [{*cells} - {"-"} for cells in zip(*lines.values())]
     if any(len(cells) > 1 for cells in of_columns):
-        return [line_of([f"baseline of {escaped(method)}", *cells, ""]) for method, cells in lines.items()]
-    return [line_of(["baseline", *(next(iter(cells), "-") for cells in of_columns), ""])] if lines else []
+        own = {method: cells for method, cells in lines.items() if {*cells} != {"-"}}
+        return [line_of([f"baseline of {escaped(method)}", *cells, ""]) for method, cells in own.items()]
+    if not any(of_columns):
+        return []
+    shared = [min(cells, default="-") for cells in of_columns]
+    return [line_of(["baseline", *shared, ""])]
 
 
 def differences(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
     """Two lines for every method that is compared with the first one: the difference, and its interval."""
+    first, *others = methods
     lines = []
-    for method in methods[1:]:
-        cells = []
-        intervals = []
-        for column in columns:
-            row = column.rows.get(method)
-            same_first = row is not None and next(iter(column.rows)) == methods[0]
-            difference = (row.difference if same_first else None) or Difference()
-            cells.append("-" if difference.gain is None else f"${difference.gain:+.3f}$")
-            intervals.append(small(difference.interval, "+.3f"))
+    for method in others:
+        rows = [column.rows.get(method) if first == next(iter(column.rows)) else None for column in columns]
+        gains = [Difference() if row is None else row.difference for row in rows]
+        cells = ["-" if gain.gain is None else f"${gain.gain:+.3f}$" for gain in gains]
         if {*cells} != {"-"}:
-            lines.append(line_of([f"{escaped(method)} $-$ {escaped(methods[0])}", *cells, ""]))
-            lines.append(line_of(["", *intervals, ""]))
+            lines.append(line_of([f"{escaped(method)} $-$ {escaped(first)}", *cells, ""]))
+            lines.append(line_of(["", *(small(gain, "+.3f") for gain in gains), ""]))
     return [r"\midrule", *lines] if lines else []
 
 
 def not_compared(columns: Sequence[Column]) -> list[str]:
     """Lines below the table: which runs were not compared with the first one, and why."""
-    titles = {}
+    titles = defaultdict(dict)
     for column in columns:
         for method, row in column.rows.items():
-            if row.difference and row.difference.gain is None:
-                titles.setdefault((method, row.difference.why_not), []).append(column.title)
-    width = len(columns) + 2
-    lines = []
-    for (method, why), of in titles.items():
-        words = f"{escaped(f'{method}: {why}')} ({', '.join(dict.fromkeys(of))}), not compared"
-        lines.append(rf"\multicolumn{{{width}}}{{l}}{{\scriptsize {words}}} \\")
-    return lines
-
-
-# ---- ranks -----------------------------------------------------------------------------------------------------------
-
-
-def ranks_of(column: Column) -> dict[str, int]:
-    """Method -> rank, 1 is the best; empty of one method, or if nobody says which values are better."""
-    if column.less_is_better is None or len(column.rows) < 2:
-        return {}
-    return ranked({method: row.mean for method, row in column.rows.items()}, column.less_is_better)
-
-
-def ranked(values: Mapping[str, float], less: bool) -> dict[str, int]:
-    """Name -> rank of its value. Equal ones share the better rank, as in the paper's tables."""
-    signed = [value if less else -value for value in values.values()]
-    return dict(zip(values, rankdata(signed, method="min").astype(int).tolist()))
-
-
-def mean_ranks(methods: Sequence[str], ranks: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Method -> mean of its ranks in all columns. A method without a value in one of them has none."""
-    found = {}
-    for method in methods:
-        own = [of_column.get(method) for of_column in ranks]
-        if own and None not in own:
-            found[method] = sum(own) / len(own)
-    return found
+            if row.difference.why_not and row.difference.gain is None:
+                titles[escaped(f"{method}: {row.difference.why_not}")][column.title] = True
+    start = rf"\multicolumn{{{len(columns) + 2}}}{{l}}"
+    return [rf"{start}{{\scriptsize {words} ({', '.join(of)}), not compared}} \\" for words, of in titles.items()]
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def ranks_of(values: Mapping[str, float], less: bool) -> dict[str, int]:
+    """Name -> rank of its value. Equal ones share the better rank, as in the paper's tables."""
+    signed = [value if less else -value for value in values.values()]
+    return dict(zip(values, rankdata(signed, method="min").astype(int).tolist()))
 
 
 def mean_and_std(row: Row) -> str:
@@ -269,17 +247,15 @@ def mean_and_std(row: Row) -> str:
 
 def marked(cell: str, rank: int | None) -> str:
     """The best in bold, the second underlined."""
-    if rank == 1:
-        return rf"\textbf{{{cell}}}"
-    return rf"\underline{{{cell}}}" if rank == 2 else cell
+    mark = {1: "textbf", 2: "underline"}.get(rank)
+    return rf"\{mark}{{{cell}}}" if mark else cell
 
 
-def small(interval: Sequence[float] | None, form: str) -> str:
-    """An interval in small print; "" of none."""
-    if interval is None:
+def small(of: Row | Difference | None, form: str) -> str:
+    """The interval in small print; "" of none."""
+    if of is None or of.interval is None:
         return ""
-    low, high = (format(end, form) for end in interval)
-    return rf"{{\scriptsize $[{low}, {high}]$}}"
+    return rf"{{\scriptsize $[{', '.join(format(end, form) for end in of.interval)}]$}}"
 
 
 def line_of(cells: Sequence[str]) -> str:
@@ -289,4 +265,4 @@ def line_of(cells: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """Text for LaTeX."""
-    return "".join(SPECIAL.get(character, character) for character in printable(text))
+    return printable(text).translate(SPECIAL)
