@@ -15,7 +15,8 @@ from ..evidence.intervals import mean_interval, t_interval, variance_among_seeds
 from ..evidence.verdict import side
 from .runs import RunFolder
 
-SUM = ("method", "ablation", "preset", "level")  # options that decide what a loss is the sum of
+SUM = ("method", "preset", "level")  # options that decide what a loss is the sum of
+PARTS = ("no-sequence", "no-structure")  # ablations that leave a part of it out
 SAME = 1e-5  # of one mask and one noise the baselines of a draw are one number, but for rounding
 MASK = "sequence_loss_constant"
 STRUCTURE = "structure_loss_constant"
@@ -82,8 +83,13 @@ def why_not(first: RunFolder, second: RunFolder, measure: str = "") -> str:
         return "held out at other noise"
     if measure and measure not in first.mean:
         return f"not measured in {first.name}"
-    other_sum = any(first.config.get(name) != second.config.get(name) for name in SUM)
-    return "another sum of losses" if measure == "loss" and other_sum else ""
+    return "another sum of losses" if measure == "loss" and summed(first) != summed(second) else ""
+
+
+def summed(run: RunFolder) -> list:
+    """What decides which sum of losses a run minimises. An ablation of the noise changes no term."""
+    ablation = run.config.get("ablation")
+    return [run.config.get(name) for name in SUM] + [ablation if ablation in PARTS else None]
 
 
 def same_rows(first: RunFolder, second: RunFolder) -> bool:
