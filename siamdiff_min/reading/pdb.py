@@ -89,13 +89,17 @@ class _Lines:
         content = b"\n" + content.removesuffix(b"\n") + b"\n"
         self.buffer = np.frombuffer(content + b" " * WIDTH, np.uint8)
         edges = np.flatnonzero(self.buffer == ord("\n"))
-        self.start, self.end = edges[:-1] + 1, edges[1:]
+        self.start = edges[:-1] + 1
+        self.end = edges[1:]
         head = pieces(self.buffer, self.start, 4).view("<u4").ravel()
         self.is_atom = np.isin(head, np.frombuffer(b"ATOMHETA", "<u4"))
         self.atoms = np.flatnonzero(self.is_atom)
         # Numbers of lines: those that look like an atom and are none, and those of records.
-        self.stray = [int(np.searchsorted(edges, found.start())) for found in _STRAY.finditer(content)]
-        self.marks = {int(np.searchsorted(edges, x.start())): x[1].decode() for x in _MARKS.finditer(content)}
+        stray = [found.start() for found in _STRAY.finditer(content)]
+        self.stray = np.searchsorted(edges, stray).tolist()
+        marks = list(_MARKS.finditer(content))
+        line = np.searchsorted(edges, [found.start() for found in marks]).tolist()
+        self.marks = dict(zip(line, [found[1].decode() for found in marks]))
 
     def atoms_before(self, numbers: list[int]) -> np.ndarray:
         """How many lines of atoms there are before each of these lines."""

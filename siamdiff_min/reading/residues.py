@@ -40,10 +40,14 @@ class Residues:
             return self
         kept = np.ones(len(self.alpha), bool)
         size = len(kept)
-        by_place = {place: i for i, place in enumerate(zip(self.chain.tolist(), self.number.tolist()))}
-        backbone = np.full((size, 3, 3), np.nan)  # where N, CA and C are
+        places = zip(self.chain.tolist(), self.number.tolist())
+        by_place = {place: i for i, place in enumerate(places)}
+
+        # Where N, CA and C are.
+        backbone = np.full((size, 3, 3), np.nan)
         rows = np.flatnonzero(self.known <= C)
-        backbone[np.repeat(np.arange(size), self.size)[rows], self.known[rows]] = self.atoms.xyz[self.row[rows]]
+        residue = np.repeat(np.arange(size), self.size)[rows]
+        backbone[residue, self.known[rows]] = self.atoms.xyz[self.row[rows]]
         for i in doubtful.tolist():
             chain, number = self.chain[i], self.number[i]
             by_number = [by_place.get((chain, number + step), i) for step in (-1, 1)]

@@ -159,9 +159,17 @@ def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
     None, if that is not so.
     """
     rows = range(first, last)
-    names = list(zip(atoms.residue.texts(rows), atoms.atom.texts(rows), atoms.altloc.texts(rows)))
-    begins = [i for i, (residue, atom, _) in enumerate(names) if atom == "N" or i == 0 or residue != names[i - 1][0]]
+    residues = atoms.residue.texts(rows)
+    names = list(zip(residues, atoms.atom.texts(rows), atoms.altloc.texts(rows)))
+
+    # A part begins at the first row, at every N, and where the residue has another name.
+    begins = [0]
+    for i in range(1, len(names)):
+        if names[i][1] == "N" or residues[i] != residues[i - 1]:
+            begins.append(i)
     parts = list(pairwise([*begins, len(names)]))
+
+    # Each is a whole residue of a known type, with one place for every atom.
     backbones = []
     for begin, end in parts:
         here = names[begin:end]
@@ -171,8 +179,11 @@ def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
         if not (whole and plain and here[0][1] == "N" and len(set(here)) == len(here)):
             return []
         backbones.append({here[i][1]: atoms.xyz[rows[begin + i]] for i in backbone})
+
+    # Each is bonded to the next.
     for a, b in pairwise(backbones):
+        bond = math.dist(a["C"], b["N"])
         step = math.dist(a["CA"], b["CA"])
-        if not (math.dist(a["C"], b["N"]) < MAX_BOND and MIN_CA_STEP < step < MAX_CA_STEP):
+        if bond >= MAX_BOND or not MIN_CA_STEP < step < MAX_CA_STEP:
             return []
     return [(first + begin, first + end) for begin, end in parts]
