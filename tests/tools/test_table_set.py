@@ -474,7 +474,10 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     assert abs(float(known[2]) - values[3]) < 2 and abs(float(unknown[2]) - values[4]) < 2
     assert (known[-1], unknown[-1]) == ("yes", "no") and titles[-1] == "learned"
     assert cli.run("finetune", [*model, "--features", "vectors.npz", "--labels", "own.csv", "--data", "files"]) == 0
+    np.savez("bytes.npz", id=np.array([b"p3", b"q"]), mean=vectors[[3, 4]])
+    assert cli.run("finetune", [*model, "--features", "bytes.npz", "--predict"]) == 0
     np.savez("twice.npz", id=["p0", "p1", "p0"], mean=vectors[:3])
+    Path("vectors.csv").write_text("id,1,2\np0,1.0,2.0\n")
     np.savez("few.npz", id=["p0"], mean=vectors[:1])
     Path("ones.csv").write_text("name,value\n" + "".join(f"p{i},1\n" for i in range(12)))
     few = [*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"]
@@ -482,6 +485,7 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     said = "all values are 1: there is nothing to tell apart"
     for line, error, reason in (
         ([*model, "--features", "twice.npz", "--predict"], StructureError, "1 structures are there twice: p0"),
+        ([*model, "--features", "vectors.csv", "--predict"], StructureError, "it is no .npz"),
         (few, ConfigError, r"--features few\.npz has no vector of p"),
         ([*few, "--init-from", "x"], ConfigError, "takes the place of the encoder: with --freeze alone"),
         ([*data, *ones[4:6], "--features", "vectors.npz"], ConfigError, rf"{said}\. Label the others 0"),

@@ -1,7 +1,9 @@
 """Vectors of a user's own in place of an encoder's: `finetune --features vectors.npz`."""
 
+import zipfile
 from collections import Counter
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,12 +25,16 @@ class GivenFeatures(nn.Module):
         super().__init__()
         self.path = path
         with structure_errors(path, "no vectors as siamdiff embed writes them"):
+            with Path(path).open("rb") as file:
+                if not zipfile.is_zipfile(file):
+                    raise ValueError("it is no .npz, which embed --out NAME.npz writes")
             content = dict(np.load(path, allow_pickle=False))
             title = "per_residue" if residues else "mean"
             if "id" not in content or title not in content:
                 raise ValueError(f"it needs id and {title}, and has {', '.join(content)}")
             self.vectors = np.asarray(content[title], dtype=np.float32)
-            ids = content["id"].tolist()
+            ids = np.char.decode(content["id"]) if content["id"].dtype.kind == "S" else content["id"].astype(str)
+            ids = ids.tolist()
             names = [structure_called(name, there) for name in ids] if there else ids
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
