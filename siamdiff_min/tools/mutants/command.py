@@ -25,8 +25,8 @@ from ..report import picture
 from ..report.captions import text
 from ..report.picture import Picture
 from ..table.labels import read_table
-from .mutation_names import Positions
-from .ranking import Ranking, Wishes, rank_mutants
+from .mutation_names import Positions, Wishes
+from .ranking import Ranking, rank_mutants
 
 LOG_ODDS = "log-odds.npz"  # kept in OUT
 WISHES = {"chain", "shift", "lower_is_better", "wild_type", "checkpoint", *Wishes.__annotations__}

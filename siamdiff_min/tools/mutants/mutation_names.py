@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -263,3 +264,32 @@ def letters(text: str) -> np.ndarray:
     if not found or found - {*ONE_LETTER}:
         raise ConfigError(f"{text!r} are no types like AVIL")
     return np.isin([*ONE_LETTER], [*found])
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the next batch shall be like. Raises ConfigError for one that is empty."""
+
+    batch: int = 96
+    per_position: int = 2
+    explore: float = 0.0
+    positions: str | None = None
+    not_positions: str | None = None
+    types: str | None = None
+    not_types: str | None = None
+
+    def __post_init__(self):
+        for least, what in ((self.batch, "one mutant"), (self.per_position, "one mutant of a position")):
+            if least < 1:
+                raise ConfigError(f"the next batch must have {what} at least, not {least}")
+
+    def allowed(self, numbering: Positions) -> np.ndarray:
+        """Which mutations, by position and new type, may be in the next batch (P, 20). Raises ConfigError."""
+        first = [numbering.is_first_methionine(i) for i in range(len(numbering.wild))]
+        places = ~np.array(first) if self.positions is None else numbering.within(self.positions)
+        new = letters(ONE_LETTER if self.types is None else self.types)
+        if self.not_positions is not None:
+            places &= ~numbering.within(self.not_positions)
+        if self.not_types is not None:
+            new &= ~letters(self.not_types)
+        return np.outer(places, new)

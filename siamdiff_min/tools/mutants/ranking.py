@@ -18,49 +18,19 @@ from torch import Tensor
 from ...encoders.weights import find_weights, load_encoder
 from ...files import ConfigError, checksum, first_three, replacing
 from ...machine import progress
-from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ...reading.structure import Structure
 from ..table.values import odd_values
 from . import trust
 from .log_odds import log_odds
 from .mutation_model import GaussianProcess, Mutant, MutantPrior, Mutation, PositionFeatures, positions_of
-from .mutation_names import Positions, is_synonymous, letters
+from .mutation_names import Positions, Wishes, is_synonymous
 from .trust import Trust
 
 BUNDLED = "siamdiff-residue", "siamdiff-atom"
 BETTER = "better than chance: worth using at new positions"
 NOT_BETTER = "not told apart from chance: do not use it at new positions"
 ONE_SIDED = 0.75  # share of the next batch that has one of 4 types: about 0.2 in a random one
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the next batch shall be like. Raises ConfigError for one that is empty."""
-
-    batch: int = 96
-    per_position: int = 2
-    explore: float = 0.0
-    positions: str | None = None
-    not_positions: str | None = None
-    types: str | None = None
-    not_types: str | None = None
-
-    def __post_init__(self):
-        for least, what in ((self.batch, "one mutant"), (self.per_position, "one mutant of a position")):
-            if least < 1:
-                raise ConfigError(f"the next batch must have {what} at least, not {least}")
-
-    def allowed(self, numbering: Positions) -> np.ndarray:
-        """Which mutations, by position and new type, may be in the next batch (P, 20). Raises ConfigError."""
-        first = [numbering.is_first_methionine(i) for i in range(len(numbering.wild))]
-        places = ~np.array(first) if self.positions is None else numbering.within(self.positions)
-        new = letters(ONE_LETTER if self.types is None else self.types)
-        if self.not_positions is not None:
-            places &= ~numbering.within(self.not_positions)
-        if self.not_types is not None:
-            new &= ~letters(self.not_types)
-        return np.outer(places, new)
 
 
 class Reference(NamedTuple):
