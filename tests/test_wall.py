@@ -18,6 +18,9 @@ LAZY = {"cli.py": "load_module", "finetune.py": "load_module", "__init__.py": "T
 WORKS = """
 import json, sys, torch
 from pathlib import Path
+
+# An editable install would add what the copy lacks.
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
 import siamdiff_min
 from siamdiff_min import cli
 
