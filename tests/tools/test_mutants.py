@@ -239,7 +239,7 @@ def test_intervals_of_new_mutants_hold_85_to_95_percent(told):
     singles = [(Mutation(i, t),) for i in range(40) for t in range(20) if t != features.wild[i]]
     covariance = MutantPrior(features, singles[:2]).effect_covariance(singles, singles)
     covered = []
-    for seed in range(6):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         effects = -2 + rng.multivariate_normal(np.zeros(len(singles)), covariance)
         order = rng.permutation(len(singles))
