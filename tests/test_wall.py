@@ -25,15 +25,16 @@ import siamdiff_min
 from siamdiff_min import cli
 
 torch.set_num_threads(1)
-file = sys.argv[1]
-quick = ["--level", "residue", "--size", "tiny", "--max-steps", "2", "--num-workers", "0", "--threads", "1"]
-assert cli.main(["train", *quick, "--out", "pre"]) == 0
-start = ["--init-from", "pre/encoder.pt"]
-assert cli.main(["finetune", "--task", "psr", *quick[4:], *start, "--seeds", "0", "1", "--out", "psr"]) == 0
-results = json.load(open("psr/results.json"))
-assert results["std"]["global_spearman"] is not None and len(results["test"]) == 2
-assert results["splits"]["test"]["structures"] == results["counts"]["structures"] < results["samples"]
-again = ["finetune", "--eval-only", "psr/seed-0/best.pt", "--num-workers", "0", "--predict", file]
+file, data = sys.argv[1:]
+quick = ["--max-steps", "2", "--num-workers", "0", "--threads", "1"]
+small = ["--data", f"{data}/valid", "--level", "residue", "--size", "tiny", "--batch-size", "2"]
+assert cli.main(["train", *small, *quick, "--valid-fraction", "0.3", "--out", "pre"]) == 0
+start = ["--task", "ec", "--data", data, "--init-from", "pre/encoder.pt", "--seeds", "0", "1"]
+assert cli.main(["finetune", *start, *quick, "--out", "ec"]) == 0
+results = json.load(open("ec/results.json"))
+assert results["std"]["fmax"] is not None and len(results["test"]) == 2
+assert results["splits"]["test"]["structures"] == results["counts"]["structures"] == 5
+again = ["finetune", "--eval-only", "ec/seed-0/best.pt", "--num-workers", "0", "--predict", file]
 assert cli.main(again) == 0
 
 encoder = siamdiff_min.load_encoder("siamdiff-residue", "cpu")
@@ -57,7 +58,7 @@ for command in (["embed", file], ["finetune", "--task", "table", "--labels", "x.
 """
 
 
-def test_without_tools_everything_of_the_paper_runs(tmp_path):
+def test_without_tools_everything_of_the_paper_runs(tmp_path, enzymes):
     """Train, fine-tune over two seeds, score again, apply, embed; a command of tools/ ends with a sentence."""
     whole = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "siamdiff_min", ignore=whole)
@@ -66,7 +67,7 @@ def test_without_tools_everything_of_the_paper_runs(tmp_path):
     for name in ("1LCD.pdb.gz", "3JQH.cif.gz", "3JQH.bcif.gz"):
         shutil.copy(PACKAGE.parent / "tests" / "reading" / name, tmp_path)
     (tmp_path / "twice.pdb").write_text(as_pdb(residue("GLY", 1, segment="X") + residue("GLY", 1, x=50.0, segment="Y")))
-    run = [sys.executable, "-c", WORKS, str(tmp_path / "1LCD.pdb.gz")]
+    run = [sys.executable, "-c", WORKS, str(tmp_path / "1LCD.pdb.gz"), str(enzymes)]
     done = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     without = "this copy of siamdiff_min is without its folder tools"
