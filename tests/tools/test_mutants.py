@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,12 @@ def kept(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def ranking(kept) -> Ranking:
     return rank_mutants(EXAMPLE, MEASURED, lower_is_better=True, kept=kept)
+
+
+@pytest.fixture
+def few_tables(monkeypatch):
+    """Verdicts by 99 permuted tables in place of 1,000, for tests that do not look at their ends."""
+    monkeypatch.setattr(trust_module, "Comparison", partial(Comparison, tables=99))
 
 
 def random_features(num_residues: int = 12, seed: int = 0) -> PositionFeatures:
@@ -301,6 +308,7 @@ def test_the_chain_behind_the_type_is_hinted_at():
         POSITIONS.read(["LA38G", "SA0G"])
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_a_table_of_mavedb_is_read(kept, tmp_path, capsys):
     """Accessions first, names of HGVS, a score; synonymous rows are the wild type, and counted."""
     (tmp_path / "out").mkdir()
@@ -377,6 +385,7 @@ def test_the_example_is_better_than_chance_and_than_its_floor(kept, ranking):
     assert "--lower-is-better" in rank_mutants(EXAMPLE, MEASURED, kept=kept).trust.sentences[-1]
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_twelve_are_too_few_and_noise_is_not_told_apart_from_chance(kept):
     one = rank_mutants(EXAMPLE, MEASURED[:1], kept=kept)
     assert one.verdict.startswith("too few to say") and one.model is None
@@ -397,6 +406,7 @@ def test_without_measurements_the_log_odds_rank(kept):
         ranking.predict("T25E")
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_repeats_are_averaged_gaps_left_out_and_exploring_prefers_wide_intervals(kept):
     pairs = [*MEASURED, (MEASURED[0][0], MEASURED[0][1] + 1), ("T25E", np.nan)]
     pairs = [(f"{text[0]}{int(text[1:-1]) + 3}{text[-1]}", value) for text, value in pairs]
@@ -410,6 +420,7 @@ def test_repeats_are_averaged_gaps_left_out_and_exploring_prefers_wide_intervals
     assert high == sorted(high, reverse=True)
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_what_cannot_be_learned_from_is_left_out_and_counted(kept):
     """A type that contradicts the structure still ends it."""
     odd = [(name, 9.0) for name in ("T2*", "T2del", "T3del", "K4del", "K4_L5delinsA", "T2_Y3insA")]
@@ -541,6 +552,7 @@ def run(tmp_path: Path, kept: Path, rows: list, *options: str) -> Path:
     return out
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_values_of_no_use_say_so_above_the_batch(kept, tmp_path, capsys):
     values = np.random.default_rng(1).normal(size=len(MEASURED))
     out = run(tmp_path, kept, [(name, value) for (name, _), value in zip(MEASURED, values)])
@@ -553,6 +565,7 @@ def test_values_of_no_use_say_so_above_the_batch(kept, tmp_path, capsys):
     assert f"The next batch: {sentence}" in page
 
 
+@pytest.mark.usefixtures("few_tables")
 @pytest.mark.parametrize(
     ("more", "options", "line", "reference"),
     [

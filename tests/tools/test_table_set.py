@@ -565,7 +565,7 @@ def test_a_table_may_lack_classes_of_a_model(lab, monkeypatch, capsys):
     monkeypatch.chdir(lab)
     vectors = np.random.default_rng(0).normal(size=(12, 5))
     classes = [f"p{i},{'abc'[i % 3]}" for i in range(12)]
-    vectors_run(lab, ["name,value", *classes], vectors, "--folds", "3")
+    vectors_run(lab, ["name,value", *classes], vectors)
     model = ["--eval-only", "out/seed-0/best.pt", "--features", "vectors.npz", "--data", "files", *QUICK]
     for lines, said in (
         (classes[::3], "2 of 3 classes of the model do not occur here: b, c"),

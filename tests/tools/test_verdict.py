@@ -130,8 +130,10 @@ def test_copies_are_drawn_and_permuted_together(tmp_path):
 
 
 @pytest.mark.parametrize("right", [0, 10])
-def test_an_interval_of_all_wrong_or_all_right_is_exact(tmp_path, right):
+def test_an_interval_of_all_wrong_or_all_right_is_exact(tmp_path, monkeypatch, right):
     """Clopper and Pearson: 0 of 10 is 0 to .31."""
+    monkeypatch.setattr(bootstrap, "MOST_DRAWS", 20)  # each takes 20 ms for classes
+    monkeypatch.setattr(permutation, "PERMUTATIONS", 20)
     task = table_task(ENCODER, 2, kind="classes", metric="accuracy")
     task.known = {"answer": task.baseline(np.repeat([0, 1], 5))}
     names = [str(i) for i in range(10)]
@@ -140,6 +142,9 @@ def test_an_interval_of_all_wrong_or_all_right_is_exact(tmp_path, right):
     found = written(tmp_path, task, TablePredictions(names, names, target, prediction, names))
     low, high = found["interval"]["accuracy"]
     assert (low, high) == pytest.approx((0.6915, 1) if right else (0, 0.3085), abs=1e-4)
+
+
+def test_an_interval_of_a_perfect_order_is_exact(tmp_path):
     eight = np.arange(8.0)
     perfect = table_of(tmp_path, eight, eight + 1)["interval"]
     assert perfect["spearman"] == pytest.approx([2 * 0.025 ** (1 / 8) - 1, 1]) and perfect["rmse"] == [1, 1]
