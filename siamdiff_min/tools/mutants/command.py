@@ -108,10 +108,8 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
 
 def cells(rows: Sequence[dict]) -> list[list[str]]:
     """Rows as text, the titles first."""
-    lines = [[*row] for row in rows[:1]]
-    for row in rows:
-        lines.append([f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()])
-    return lines
+    lines = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+    return [[*row] for row in rows[:1]] + lines
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -122,31 +120,31 @@ def page(title: str, ranking: Ranking) -> bytes:
     style = {None: "not", True: "better", False: "worse"}[ranking.better]
     verdict, *sentences = ranking.sentences
     body = f"<h1>{text(title)}</h1><p class='big {style}'>{text(verdict)}</p>"
-    for sentence in sentences:
-        body += f"<p>{text(sentence)}</p>"
+    body += "".join(f"<p>{text(sentence)}</p>" for sentence in sentences)
 
     # The maps, all in one scale, behind the picture that shows how far to trust them.
-    better = ranking.on_map
-    darkest = np.quantile(np.abs(better), 0.98)  # a few extremes must not make the others pale
-    blue = f"better than {ranking.reference.name}, darkest by {darkest:.3g}" if ranking.model else "better than most"
+    darkest = np.quantile(np.abs(ranking.on_map), 0.98)  # a few extremes must not make the others pale
+    pictures = []
+    blue = "better than most"
+    if ranking.model:
+        blue = f"better than {ranking.reference.name}, darkest by {darkest:.3g}"
+        note = "The amount of noise is chosen with all values."
+        count = ranking.model.prior.mutated.sum()
+        draw = partial(draw_left_out, ranking=ranking)
+        pictures.append(Picture("left-out", f"Left out, N = {count}", draw, note, picture.SQUARE))
     key = f"<p class=note>Blue: {text(blue)}; red: worse; dots: measured; crosses: the wild type.</p>"
     body += report.without_pictures() or key
-    cards = []
-    if ranking.model:
-        note = "The amount of noise is chosen with all values."
-        if ranking.trust:
-            note = f"{ranking.trust.covered:.0%} of these values lie in their 90 % intervals. {note}"
-        title = f"Left out, N = {ranking.model.prior.mutated.sum()}"
-        draw = partial(draw_left_out, ranking=ranking)
-        cards.append(picture.card(Picture("left-out", title, draw, note, picture.SQUARE)))
-    cards += maps(ranking, better, darkest)
-    body += f"<div class=cards>{''.join(cards)}</div>"
+
+    # So many positions in each map that they can be read.
+    count = math.ceil(len(ranking.on_map) / MAP_WIDTH)
+    for columns in np.array_split(np.arange(len(ranking.on_map)), count):
+        name = f"Effects, {ranking.positions.label(columns[0])} to {ranking.positions.label(columns[-1])}"
+        draw = partial(draw_map, ranking=ranking, columns=columns, darkest=darkest)
+        pictures.append(Picture(name, name, draw, height=3.8))
+    body += f"<div class=cards>{''.join(map(picture.card, pictures))}</div>"
 
     # What to make next, and what the model was compared with.
-    tables = ""
-    if ranking.next:
-        warning = f": {ranking.verdict}" if ranking.better is False else ""
-        tables += report.as_html(f"The next batch{warning}", cells(ranking.next))
+    tables = report.as_html("The next batch", cells(ranking.next)) if ranking.next else ""
     if ranking.trust:
         rows = [["", "rho", "root mean squared error"]]
         for name, rho in ranking.trust.rho.items():
@@ -155,37 +153,23 @@ def page(title: str, ranking: Ranking) -> bytes:
     return report.as_page(title, f"{body}<div class=tables>{tables}</div>")
 
 
-def maps(ranking: Ranking, better: np.ndarray, darkest: float) -> list[str]:
-    """Cards of all effects, so many positions in each that they can be read."""
-    label = ranking.positions.label
-    count = math.ceil(len(better) / MAP_WIDTH)
-    cards = []
-    for columns in np.array_split(np.arange(len(better)), count):
-        name = f"Effects, {label(columns[0])} to {label(columns[-1])}"
-        draw = partial(draw_map, ranking=ranking, better=better[columns], first=columns[0], darkest=darkest)
-        cards.append(picture.card(Picture(name, name, draw, height=3.8)))
-    return cards
-
-
-def draw_map(axes, ranking: Ranking, better: np.ndarray, first: int, darkest: float) -> None:
-    """How much better every type is at some positions (K, 20), from `first` on; dots: measured; crosses: wild type."""
-    count = len(better)
-    label = ranking.positions.label
-    wild = ranking.positions.wild[first : first + count]
-    axes.imshow(better.T, cmap="RdBu", vmin=-darkest, vmax=darkest, aspect="auto", zorder=2)
+def draw_map(axes, ranking: Ranking, columns: np.ndarray, darkest: float) -> None:
+    """How much better every type is at some positions (K,) in a row; dots: measured; crosses: wild type."""
+    axes.imshow(ranking.on_map[columns].T, cmap="RdBu", vmin=-darkest, vmax=darkest, aspect="auto", zorder=2)
 
     # A cross in every column, and dots where mutants were measured.
+    wild = [ranking.positions.wild[i] for i in columns]
     own = [ONE_LETTER.index(letter) for letter in wild]
-    axes.plot(range(count), own, "x", color="black", ms=3, zorder=3)
+    axes.plot(own, "x", color="black", ms=3, zorder=3)
     mutants = ranking.model.prior.mutants if ranking.model else []
-    for column, new in sorted({*chain.from_iterable(mutants)}):
-        if first <= column < first + count:
-            axes.plot(column - first, new, "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
+    for position, new in {*chain.from_iterable(mutants)}:
+        if position in columns:
+            axes.plot(position - columns[0], new, "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
 
     # The type and number of every fifth position.
     axes.set_yticks(range(20), ONE_LETTER, fontsize=7)
-    ticks = range(0, count, 5)
-    axes.set_xticks(ticks, [label(first + k, wild[k]) for k in ticks])
+    labels = [*map(ranking.positions.label, columns, wild)]
+    axes.set_xticks(range(0, len(columns), 5), labels[::5])
     axes.tick_params(axis="x", rotation=90, labelsize=8)
 
 

@@ -1,7 +1,7 @@
 """What an encoder expects at each position: its features, and the log-odds of its head for residue types (Eq. 7).
 
 Each position is masked on its own, and read there alone. So of a GearNet only that is computed which the masked residue
-depends on: after layer l, the nodes that are at most L - l edges away from it.
+depends on: after layer l of L, the nodes that are at most L - l edges away from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from ...encoders import formulas
 from ...encoders.encoder import Encoder
-from ...encoders.gearnet import GearNet, RelationalConv
-from ...encoders.graph import Graph, edge_lengths, line_graph
+from ...encoders.gearnet import GearNet, RelationalConv, from_edges, line_links
+from ...encoders.graph import Graph, edge_lengths
 from ...encoders.ops import MLP, Links
 from ...encoders.weights import load_encoder, load_encoder_file, load_weights
 from ...files import ConfigError
@@ -82,50 +82,59 @@ def log_odds(
 
 def state_of(encoder: Encoder, protein: Protein, graph: Graph, residue: int) -> Tensor:
     """The representation of one residue (d,), as `encoder(protein, graph).residue[residue]`."""
-    if type(encoder) is not GearNet:
+    if type(encoder) is not GearNet or not encoder.num_angle_bins:
         return encoder(protein, graph).residue[residue]
 
-    # After every layer, the nodes that later ones look at.
-    own = protein.atom_residue == residue
-    needed = [own]
-    for _ in encoder.layers[1:]:
-        needed.insert(0, needed[0].index_fill(0, graph.src[needed[0][graph.dst]], True))
+    # How many edges lead from each node to the residue.
+    last = len(encoder.layers) - 1
+    is_own = protein.atom_residue == residue
+    own = int(is_own.sum())
+    hops = torch.where(is_own, 0, last + 1)
+    for hop in range(last):
+        near = graph.src[hops[graph.dst] == hop]
+        hops[near] = hops[near].clamp(max=hop + 1)
 
-    # Of each layer on the nodes, edges and pairs of edges that are left, numbered anew. `source`, and `edge_in`, may
-    # name rows that are no longer there: only of edges that no later layer looks at.
+    # The nearest nodes first, and edges by the node where they end: every layer takes the first ones.
+    order = hops.argsort(stable=True)
+    place = order.argsort()
+    edges = place[graph.dst].argsort(stable=True)
+    graph = replace(
+        graph,
+        src=place[graph.src[edges]],
+        dst=place[graph.dst[edges]],
+        relation=graph.relation[edges],
+        edge_feature=graph.edge_feature[edges],
+        node_feature=graph.node_feature[order],
+        is_sorted=True,
+    )
+    pos = protein.pos[order]
+
+    # The layers, as in GearNet.forward.
+    to_nodes = from_edges(graph)
+    between_edges = line_links(graph, pos, encoder.num_angle_bins)
     x = graph.node_feature
-    edge = torch.cat([graph.edge_feature, edge_lengths(graph, protein.pos)[:, None]], dim=-1)
-    source, target, relation = graph.src, graph.dst, graph.relation
-    edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, encoder.num_angle_bins)
+    edge = torch.cat([graph.edge_feature, edge_lengths(graph, pos)[:, None]], dim=-1)
     hidden = []
-    before = torch.ones_like(own)
-    for layer, needed_now in enumerate(needed):
-        keep = needed_now[before]
-        ends = keep[target]
-        pairs = ends[edge_out].nonzero().squeeze(1)
-        nodes, edges = keep.nonzero().squeeze(1), ends.nonzero().squeeze(1)
-        number, number_of_edge = keep.cumsum(0) - 1, ends.cumsum(0) - 1
-        source, target, relation = source[edges], number[target[edges]], relation[edges]
-        edge_in, edge_out, angle_bin = edge_in[pairs], number_of_edge[edge_out[pairs]], angle_bin[pairs]
-
-        conv = encoder.layers[layer]
-        between_nodes = Links(source, target, relation, len(x), len(nodes), graph.num_relations)
-        h = updated(conv, x, between_nodes, nodes)
+    for layer, (conv, edge_conv, norm) in enumerate(zip(encoder.layers, encoder.edge_layers, encoder.batch_norms)):
+        nodes = int((hops <= last - layer).sum())
+        ends = first(to_nodes, nodes)
+        h = updated(conv, x, first(graph.links, nodes))
         if h.shape[1] == x.shape[1]:
-            h = h + x[nodes]
-
-        # Messages between edges, and from every edge to the node where it ends.
-        if encoder.num_angle_bins:
-            between_edges = Links(edge_in, edge_out, angle_bin, len(edge), len(edges), encoder.num_angle_bins)
-            edge = updated(encoder.edge_layers[layer], edge, between_edges, edges)
-            to_nodes = replace(between_nodes, source=torch.arange(len(edges)), num_sources=len(edges))
-            h = h + F.relu(formulas.aggregate(edge, to_nodes, conv.linear))
-        x = encoder.batch_norms[layer](h)
-        hidden.append(x[own[needed_now]].mean(0))
-        before, source, edge_in = needed_now, number[source], number_of_edge[edge_in]
+            h = h + x[:nodes]
+        edge = updated(edge_conv, edge, first(between_edges, len(ends.target)))
+        x = norm(h + F.relu(formulas.aggregate(edge, ends, conv.linear)))
+        hidden.append(x[:own].mean(0))
     return torch.cat(hidden)
 
 
-def updated(conv: RelationalConv, x: Tensor, links: Links, rows: Tensor) -> Tensor:
-    """What the layer makes of some rows (K, out), which are the targets of `links`."""
-    return F.relu(conv.batch_norm(formulas.aggregate(x, links, conv.linear) + conv.self_loop(x[rows])))
+def first(links: Links, targets: int) -> Links:
+    """The links that end at the first targets."""
+    end = int(torch.searchsorted(links.target, targets))
+    part = {name: getattr(links, name)[:end] for name in ("source", "target", "relation")}
+    return replace(links, num_targets=targets, **part)
+
+
+def updated(conv: RelationalConv, x: Tensor, links: Links) -> Tensor:
+    """What the layer makes of the first rows, which are the targets of `links` (num_targets, out)."""
+    message = formulas.aggregate(x, links, conv.linear)
+    return F.relu(conv.batch_norm(message + conv.self_loop(x[: links.num_targets])))

@@ -74,11 +74,6 @@ class PositionFeatures:
         score = odds.mean(0) - BURIAL * burial
         return standardised(score.reshape(-1, 1)).reshape(score.shape)
 
-    @cached_property
-    def directions(self) -> np.ndarray:
-        """The main directions of all encoders' features (P, K DIRECTIONS)."""
-        return np.concatenate([*map(main_directions, self.features)], axis=1)
-
     def kernels(self, floor: bool) -> tuple[np.ndarray, np.ndarray]:
         """How alike two positions are (P, P), by features and neighbours; and two changes of type (400, 400).
 
@@ -86,22 +81,12 @@ class PositionFeatures:
         in place of features, and of the new type: two types are 1 apart in two of 20 columns.
         """
         letters = np.eye(20)
-        own = letters[self.wild] if floor else self.directions
-        new = letters if floor else type_properties()
-        return likeness(own, standardised(self.neighbours)), likeness_of_changes(new)
-
-
-def type_properties() -> np.ndarray:
-    """Volume and hydropathy of the 20 types, standardised: (20, 2)."""
-    return standardised(np.array([VOLUME, HYDROPATHY]).T)
-
-
-def likeness_of_changes(new: np.ndarray) -> np.ndarray:
-    """How alike two changes of type are (400, 400): by what changes, and by columns of the `new` type (20, d)."""
-    properties = type_properties()
-    differences = properties[None] - properties[:, None]
-    change = standardised(differences.reshape(400, 2))
-    return likeness(change, np.tile(new, (20, 1)))
+        properties = standardised(np.array([VOLUME, HYDROPATHY]).T)
+        own = [letters[self.wild]] if floor else map(main_directions, self.features)
+        new = letters if floor else properties
+        differences = properties[None] - properties[:, None]
+        change = standardised(differences.reshape(400, 2))
+        return likeness(*own, standardised(self.neighbours)), likeness(change, np.tile(new, (20, 1)))
 
 
 def main_directions(features: np.ndarray) -> np.ndarray:
@@ -147,8 +132,8 @@ class MutantPrior:
     def __init__(self, features: PositionFeatures, mutants: Sequence[Mutant], floor: bool = False, repeats=None):
         self.features = features
         self.mutants = list(mutants)
-        self.floor = floor
         self.repeats = np.ones(len(mutants)) if repeats is None else np.asarray(repeats, dtype=float)
+        self.ranking = 0 * features.ranking if floor else features.ranking
         self.position_kernel, self.change_kernel = features.kernels(floor)
 
         # The wild type, without mutations, says nothing of positions: it does not count as left out.
@@ -162,47 +147,29 @@ class MutantPrior:
         inverse = np.linalg.inv(covariance + np.diag(noise * noise_parts(self.mutants) / self.repeats))
         return Choice(noise, inverse, *leave_out_errors(inverse, leaving(self.mutants)))
 
-    def of_mutants(self) -> "MutantPrior":
-        """The same without the wild type."""
-        if self.mutated.all():
-            return self
-        mutants = [mutant for mutant in self.mutants if mutant]
-        return MutantPrior(self.features, mutants, self.floor, self.repeats[self.mutated])
-
     def expected(self, mutants: Sequence[Mutant]) -> np.ndarray:
         """What the ranking says of mutants before anything is measured (n,), in standard deviations of the values."""
-        if self.floor:
-            return np.zeros(len(mutants))
-        return RANKING * summed(self.features.ranking, mutants)
+        return RANKING * summed(self.ranking, mutants)
 
     def covariance(self, a: Sequence[Mutant], b: Sequence[Mutant], noise: float) -> np.ndarray:
-        """MutantPrior covariance of the values of mutants (n,), (m,) -> (n, m): of effects, the level, and the slope.
+        """Prior covariance of the values of mutants (n,), (m,) -> (n, m): of effects, the level, and the slope.
 
         The spreads of level and slope are in units of that of a value, an effect and its noise.
         """
-        slope = SLOPE**2 * np.outer(self.more_than_mean(a), self.more_than_mean(b))
+        counts = [np.array([len(mutant) for mutant in mutants]) - self.mean_count for mutants in (a, b)]
+        slope = SLOPE**2 * np.outer(*counts)
         return self.effect_covariance(a, b) + (1 + noise) * (LEVEL**2 + slope)
 
-    def more_than_mean(self, mutants: Sequence[Mutant]) -> np.ndarray:
-        """How many mutations each has, less the mean of the measured mutants (n,)."""
-        return np.array([len(mutant) for mutant in mutants]) - self.mean_count
-
     def effect_covariance(self, a: Sequence[Mutant], b: Sequence[Mutant]) -> np.ndarray:
-        """MutantPrior covariance of the summed effects of mutants (n,), (m,) -> (n, m)."""
-        one = side_by_side(a)
-        two = side_by_side(b)
+        """Prior covariance of the summed effects of mutants (n,), (m,) -> (n, m)."""
+        position_a, new_a, sums_a = side_by_side(a)
+        position_b, new_b, sums_b = side_by_side(b)
         wild = self.features.wild
-        position = self.position_kernel[np.ix_(one.position, two.position)]
-        change_one = 20 * wild[one.position] + one.new
-        change_two = 20 * wild[two.position] + two.new
-        change = self.change_kernel[np.ix_(change_one, change_two)]
-
+        position = self.position_kernel[np.ix_(position_a, position_b)]
+        change = self.change_kernel[np.ix_(20 * wild[position_a] + new_a, 20 * wild[position_b] + new_b)]
         effects = (position * change + position + change) / 3  # three parts, so that the variance of an effect is 1
-        if not self.floor:
-            ranking = self.features.ranking
-            along = np.outer(ranking[one.position, one.new], ranking[two.position, two.new])
-            effects += RANKING_SPREAD**2 * along
-        return one.sums @ effects @ two.sums.T
+        effects += RANKING_SPREAD**2 * np.outer(self.ranking[position_a, new_a], self.ranking[position_b, new_b])
+        return sums_a @ effects @ sums_b.T
 
     def explained(self, tables: np.ndarray) -> np.ndarray:
         """The share of the variance that is explained at positions left out, had the values been these: (n, T) -> (T,).
@@ -247,10 +214,6 @@ class GaussianProcess:
         self.ratio = np.abs(y - self.left_out) / self.left_out_spread
         self.reach = reach(self.ratio[prior.mutated])
 
-    def covariance(self, a: Sequence[Mutant], b: Sequence[Mutant]) -> np.ndarray:
-        """MutantPrior covariance of the standardised values of mutants without noise (n,), (m,) -> (n, m)."""
-        return self.prior.covariance(a, b, self.noise)
-
     def predict(self, mutants: Sequence[Mutant], noise: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """The values of mutants, and half the widths of their 90 % intervals: (n,), (n,).
 
@@ -260,11 +223,11 @@ class GaussianProcess:
         halves = []
         for start in range(0, len(mutants), AT_ONCE):
             part = mutants[start : start + AT_ONCE]
-            near = self.covariance(part, self.prior.mutants)
+            near = self.prior.covariance(part, self.prior.mutants, self.noise)
             values.append(self.centre + self.scale * (self.prior.expected(part) + near @ self.weights))
 
             known = ((near @ self.inverse) * near).sum(1)
-            variance = np.diag(self.covariance(part, part)) - known
+            variance = np.diag(self.prior.covariance(part, part, self.noise)) - known
             variance = np.maximum(variance, 0)
             if noise:
                 variance += self.noise * noise_parts(part)
@@ -272,20 +235,12 @@ class GaussianProcess:
         return self.sign * np.concatenate(values), np.concatenate(halves)
 
 
-class SideBySide(NamedTuple):
-    """The K mutations of n mutants, one after the other."""
-
-    position: np.ndarray  # (K,)
-    new: np.ndarray  # (K,)
-    sums: np.ndarray  # (n, K) adds up those of each mutant
-
-
-def side_by_side(mutants: Sequence[Mutant]) -> SideBySide:
-    """The mutations of mutants as arrays."""
+def side_by_side(mutants: Sequence[Mutant]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The K mutations of n mutants: positions (K,), new types (K,), and (n, K) that adds up those of each mutant."""
     counts = [len(mutant) for mutant in mutants]
     every = [mutation for mutant in mutants for mutation in mutant]
     position, new = np.array(every, dtype=int).reshape(-1, 2).T
-    return SideBySide(position, new, np.repeat(np.eye(len(mutants)), counts, axis=1))
+    return position, new, np.repeat(np.eye(len(mutants)), counts, axis=1)
 
 
 def noise_parts(mutants: Sequence[Mutant]) -> np.ndarray:
@@ -295,8 +250,8 @@ def noise_parts(mutants: Sequence[Mutant]) -> np.ndarray:
 
 def summed(score: np.ndarray, mutants: Sequence[Mutant]) -> np.ndarray:
     """The sum of the scores (P, 20) of each mutant's mutations (n,)."""
-    mutations = side_by_side(mutants)
-    return mutations.sums @ score[mutations.position, mutations.new]
+    position, new, sums = side_by_side(mutants)
+    return sums @ score[position, new]
 
 
 def leaving(mutants: Sequence[Mutant]) -> np.ndarray:
@@ -305,20 +260,16 @@ def leaving(mutants: Sequence[Mutant]) -> np.ndarray:
     If fewer than 8 others would remain for most of them, each is left out alone.
     """
     alone = np.eye(len(mutants), dtype=bool)
-    share = membership(mutants) @ membership(mutants).T > 0
-    share |= alone
+    member = membership(mutants)
+    share = (member @ member.T > 0) | alone
     remaining = (~share).sum(1)
     return alone if np.mean(remaining < 8) > 0.5 else share
 
 
 def membership(mutants: Sequence[Mutant]) -> np.ndarray:
     """1 where a mutant changes a position, of those that any of them changes: (n, P)."""
-    every = sorted(frozenset().union(*map(positions_of, mutants)))
-    found = np.zeros((len(mutants), len(every)))
-    for row, mutant in enumerate(mutants):
-        for position in positions_of(mutant):
-            found[row, every.index(position)] = 1
-    return found
+    position, _, sums = side_by_side(mutants)
+    return sums @ (position[:, None] == np.unique(position))
 
 
 def leave_out_errors(inverse: np.ndarray, left_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,18 +3,20 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from ...files import ConfigError
+from ...files import ConfigError, first_three
 from ...protein.constants import ONE_LETTER, RESIDUES
 from ...reading.structure import Structure
 from ..table.labels import DATE
 from .mutation_model import Mutant, Mutation
 
 # Chain, type in one letter or three, number, insertion code, new type.
-MUTATION = re.compile(rf"(?:(\w+):)?([A-Z]{{3}}|[A-Z])(-?\d+)([A-Z]?)([A-Z]{{3}}|[{ONE_LETTER}])", re.IGNORECASE)
+TYPE = rf"({'|'.join(RESIDUES)}|[{ONE_LETTER}])"
+MUTATION = re.compile(rf"(?:(\w+):)?{TYPE}(-?\d+)([A-Z]?){TYPE}", re.IGNORECASE)
 LETTERS = dict(zip(RESIDUES, ONE_LETTER))
 # Between mutations. A:A52G is a mutation of chain A, A52G:L60V are two; T2E-Y3A are two, L-3P is one of residue -3.
 BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}-?\d)")
@@ -29,10 +31,8 @@ NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by hab
     "a stop codon": re.compile(r"\d(\*|ter|stop)", re.IGNORECASE),
     "of an effect that is not known": re.compile(r"^(.*p\.)?(\?|0|na)$|\?\)?$", re.IGNORECASE),
 }
-GAP = "in a gap of the structure"
 RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
 MAX_SHIFT = 2000
-SHOWN = 5  # misfits in an error
 Key = tuple[str, int, str]  # chain, number by the author, insertion code
 
 
@@ -46,13 +46,14 @@ class Word(NamedTuple):
     new: str  # one letter
 
 
-class Positions(NamedTuple):
+@dataclass(frozen=True)
+class Positions:
     """The P positions of a structure that may be mutated. Chains of one sequence share them, as one gene makes both."""
 
     residues: list[list[int]]  # rows of the structure: of the chain, and of its copies
     keys: list[Key]  # of the chain
     wild: str  # one letter each
-    copy_of: Mapping[str, str] = {}  # chain -> the one with the same sequence that stands for it
+    copy_of: Mapping[str, str]  # chain -> the one with the same sequence that stands for it
 
     @staticmethod
     def of(structure: Structure, chains: Sequence[str] | None) -> "Positions":
@@ -69,53 +70,47 @@ class Positions(NamedTuple):
         for row, (chain, number, code) in enumerate(structure.positions):
             of_chain[chain][number, code.strip()] = row, ONE_LETTER[types[row]]
 
-        # Every chain stands for those of its sequence.
-        copy_of = {}
-        for chain in chains:
-            if chain not in copy_of:
-                copy_of |= {other: chain for other in known if are_copies(of_chain[chain], of_chain[other])}
-
+        # Every chain stands for those of its sequence: for itself first.
         residues = []
         keys = []
         wild = ""
-        for chain in dict.fromkeys(copy_of.values()):
-            others = [of_chain[other] for other, own in copy_of.items() if own == chain != other]
-            for place, (row, own) in of_chain[chain].items():
-                residues.append([row, *(other[place][0] for other in others if place in other)])
+        copy_of = {}
+        for chain in chains:
+            if chain in copy_of:
+                continue
+            own = of_chain[chain]
+            copies = [other for other in known if other != chain and are_copies(own, of_chain[other])]
+            copy_of |= dict.fromkeys([chain, *copies], chain)
+            for place, (row, letter) in own.items():
+                residues.append([row, *(of_chain[other][place][0] for other in copies if place in of_chain[other])])
                 keys.append((chain, *place))
-                wild += own
+                wild += letter
         return Positions(residues, keys, wild, copy_of)
 
-    @property
+    @cached_property
     def index(self) -> dict[Key, int]:
         """Every position by its key."""
         return {key: i for i, key in enumerate(self.keys)}
 
-    @property
-    def chains(self) -> list[str]:
-        """The chains that stand for all of their sequence."""
-        return [*dict.fromkeys(chain for chain, _, _ in self.keys)]
-
     def chain_of(self, chain: str) -> str:
         """The chain that stands for this one; the first if none is named."""
-        chain = chain or self.chains[0]
-        return self.copy_of.get(chain, chain)
+        return self.copy_of.get(chain, chain) if chain else self.keys[0][0]
 
     def label(self, i: int, own: str = "", new: str = "") -> str:
         """A position as text, such as 52 or A52G; with its chain if there are several."""
         chain, number, code = self.keys[i]
-        ahead = f"{chain}:" if len(self.chains) > 1 else ""
+        ahead = f"{chain}:" if len({*self.copy_of.values()}) > 1 else ""
         return f"{ahead}{own}{number}{code}{new}"
 
     def name(self, mutant: Mutant) -> str:
         """A mutant as text, such as A52G/L60V."""
-        words = [self.label(i, self.wild[i], ONE_LETTER[new]) for i, new in mutant]
-        return "/".join(words) or "WT"
+        return "/".join(self.label(i, self.wild[i], ONE_LETTER[new]) for i, new in mutant) or "WT"
 
-    def is_first_methionine(self, i: int) -> bool:
-        """Whether a position is the first of its chain, and Met: translation begins there."""
-        chain, _, _ = self.keys[i]
-        return self.wild[i] == "M" and (i == 0 or self.keys[i - 1][0] != chain)
+    def key_of(self, word: Word, shift: int) -> Key:
+        """The residue that a mutation is of. Its insertion code may be in the other case."""
+        place = self.chain_of(word.chain), word.number + shift
+        other = (*place, word.code.swapcase())
+        return other if other in self.index else (*place, word.code)
 
     def read(self, texts: Iterable[str], shift: int = 0) -> list[Mutant]:
         """The mutants that texts stand for. Raises ConfigError, with all that do not fit in one sentence."""
@@ -130,78 +125,60 @@ class Positions(NamedTuple):
                 if not found:
                     wrong[word] = no_mutation(word, text)
                     continue
-                place = self.chain_of(found.chain), found.number + shift
-                key = (*place, found.code)
-                if key not in index and (*place, found.code.swapcase()) in index:
-                    key = (*place, found.code.swapcase())
+                key = self.key_of(found, shift)
                 written[key] = found.own
 
                 # Whether the structure has this type there, and no other mutation of this text is of it.
                 i = index.get(key)
-                if place[0] not in self.chains:
-                    wrong[word] = f"chain {place[0]} is not among those of --chain"
+                if key[0] not in self.copy_of:
+                    wrong[word] = f"chain {key[0]} is not among those of --chain"
                 elif i is None:
                     wrong[word] = "no such residue"
                 elif self.wild[i] != found.own:
                     wrong[word] = f"the structure has {self.wild[i]}"
                 elif i in changes:
                     wrong[word] = f"a second mutation there in {text}"
-                changes[i] = found.new
-            if not wrong:
-                mutations = [Mutation(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
-                mutants.append(tuple(sorted(mutations)))
+                else:
+                    changes[i] = found.new
+            mutations = [Mutation(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
+            mutants.append(tuple(sorted(mutations)))
         if wrong:
-            raise ConfigError(self.all_misfits(wrong, written, shift))
+            reasons = first_three([f"{word} ({reason})" for word, reason in wrong.items()])
+            more = self.fitting_shift(written)
+            advice = f"; all fit if {more} is added to the numbers (--shift {more + shift})" if more else ""
+            raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {reasons}{advice}")
         return mutants
 
-    def all_misfits(self, wrong: Mapping[str, str], written: Mapping[Key, str], shift: int) -> str:
-        """The sentence about mutations that do not fit, and about another shift with which all would."""
-        first = [f"{word} ({reason})" for word, reason in wrong.items()][:SHOWN]
-        sentence = f"{len(wrong)} mutations do not fit the structure: {', '.join(first)}"
-        if len(wrong) > SHOWN:
-            sentence += f" and {len(wrong) - SHOWN} more"
-        more = self.fitting_shift(written)
-        if more:
-            sentence += f"; all fit if {more} is added to the numbers (--shift {more + shift})"
-        return sentence
-
-    def fitting_shift(self, written: Mapping[Key, str]) -> int | None:
-        """What to add to the numbers so that all mutations fit, if anything. One or two might fit by chance."""
-        if len(written) < 3:
-            return None
-        index = self.index
-        for more in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs)[1:]:  # but for 0
-            found = [index.get((chain, number + more, code)) for chain, number, code in written]
-            if None not in found and [self.wild[i] for i in found] == [*written.values()]:
+    def fitting_shift(self, written: Mapping[Key, str]) -> int:
+        """What to add to the numbers so that all mutations fit; 0 if nothing. One or two might fit by chance."""
+        types = dict(zip(self.keys, self.wild))
+        for more in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs):
+            shifted = {(chain, number + more, code): own for (chain, number, code), own in written.items()}
+            if len(written) > 2 and shifted.items() <= types.items():
                 return more
-        return None
+        return 0
 
     def left_out(self, text: str, shift: int = 0) -> str:
         """Why a text is no substitution of the structure that could be learned from, in words; "" if it may be one."""
         for kind, pattern in NO_SUBSTITUTION.items():
             if pattern.search(text):
                 return kind
-        for word in words_of(text):
-            found = parse(word)
-            if found and self.in_gap(self.chain_of(found.chain), found.number + shift):
-                return GAP
+        for word in filter(None, map(parse, words_of(text))):
+            chain, number, _ = self.key_of(word, shift)
+            numbers = {known for own, known, _ in self.keys if own == chain}
+            if numbers and number not in numbers and min(numbers) < number < max(numbers):
+                return "in a gap of the structure"
         return ""
-
-    def in_gap(self, chain: str, number: int) -> bool:
-        """Whether the structure lacks this residue, although it has others before and behind it in the chain."""
-        numbers = {known for own, known, _ in self.keys if own == chain}
-        return number not in numbers and bool(numbers) and min(numbers) < number < max(numbers)
 
     def within(self, text: str) -> np.ndarray:
         """Which positions are in ranges of the structure's numbers, as 5-60,80 or B:1-9 (P,). Raises ConfigError."""
-        chains = np.array([chain for chain, _, _ in self.keys])
-        numbers = np.array([number for _, number, _ in self.keys])
+        chains, numbers, _ = map(np.array, zip(*self.keys))
         found = np.zeros(len(self.keys), dtype=bool)
         for part in re.split(r"[,;\s]+", text.strip()):
             match = RANGE.fullmatch(part)
-            chain, first, last = match.groups() if match else (None, "1", "0")
-            if int(last or first) < int(first):
+            if not match:
                 raise ConfigError(f"{part!r} is no range of residues like 5-60")
+            chain, first, last = match.groups()
             inside = (int(first) <= numbers) & (numbers <= int(last or first))
             if chain:
                 inside &= chains == self.chain_of(chain)
@@ -214,9 +191,8 @@ class Positions(NamedTuple):
 def are_copies(one: Mapping, two: Mapping) -> bool:
     """Whether two chains, (row, type) by number, have one sequence: half of the residues in both, and all the same."""
     shared = one.keys() & two.keys()
-    if 2 * len(shared) < max(len(one), len(two)):
-        return False
-    return all(one[place][1] == two[place][1] for place in shared)
+    enough = 2 * len(shared) >= max(len(one), len(two))
+    return enough and all(one[place][1] == two[place][1] for place in shared)
 
 
 def words_of(text: str) -> list[str]:
@@ -233,11 +209,9 @@ def no_mutation(word: str, text: str) -> str:
     """What is wrong with a word of a text that is no mutation."""
     if DATE.fullmatch(text.strip()):
         return "is a date: a spreadsheet may have made it of a name, so format the names as text"
-    sentence = "is no mutation like A52G"
     of_chain = WITH_CHAIN.fullmatch(word)
-    return (
-        f"{sentence}; of chain {of_chain[2]} it is {of_chain[2]}:{of_chain[1]}{of_chain[3]}" if of_chain else sentence
-    )
+    hint = of_chain.expand(r"; of chain \2 it is \2:\1\3") if of_chain else ""
+    return f"is no mutation like A52G{hint}"
 
 
 def is_synonymous(text: str) -> bool:
@@ -252,7 +226,7 @@ def parse(word: str) -> Word | None:
         return None
     chain, own, number, code, new = match.groups()
     own, new = (LETTERS.get(name.upper(), name.upper()) for name in (own, new))
-    return Word(chain or "", own, int(number), code, new) if len(own + new) == 2 else None
+    return Word(chain or "", own, int(number), code, new)
 
 
 # ---- the next batch --------------------------------------------------------------------------------------------------
@@ -279,14 +253,17 @@ class Wishes:
     not_types: str | None = None
 
     def __post_init__(self):
-        for least, what in ((self.batch, "one mutant"), (self.per_position, "one mutant of a position")):
-            if least < 1:
-                raise ConfigError(f"the next batch must have {what} at least, not {least}")
+        if min(self.batch, self.per_position) < 1:
+            raise ConfigError("the next batch must have one mutant at least, and one of a position (--per-position)")
 
     def allowed(self, numbering: Positions) -> np.ndarray:
         """Which mutations, by position and new type, may be in the next batch (P, 20). Raises ConfigError."""
-        first = [numbering.is_first_methionine(i) for i in range(len(numbering.wild))]
-        places = ~np.array(first) if self.positions is None else numbering.within(self.positions)
+        if self.positions is None:  # translation begins at the first Met of a chain
+            chains = [chain for chain, _, _ in numbering.keys]
+            places = np.array([own != "M" for own in numbering.wild])
+            places |= [chain in chains[:i] for i, chain in enumerate(chains)]
+        else:
+            places = numbering.within(self.positions)
         new = letters(ONE_LETTER if self.types is None else self.types)
         if self.not_positions is not None:
             places &= ~numbering.within(self.not_positions)

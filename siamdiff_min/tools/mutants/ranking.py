@@ -78,10 +78,7 @@ class Ranking:
     def sentences(self) -> list[str]:
         """The verdict, and what there is to say about the measurements and the model."""
         count = len({*self.measured} - {"WT"})
-        found = [self.verdict]
-        if count:
-            found.append(f"{count} mutants measured")
-        found += self.notes
+        found = [self.verdict, *([f"{count} mutants measured"] if count else []), *self.notes]
         if self.reference:
             found.append(self.reference.sentence)
         if self.trust:
@@ -143,8 +140,7 @@ def rank_mutants(
         structure = read_structure(structure)
     numbering = Positions.of(structure, chain)
     allowed = wanted.allowed(numbering)
-    pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
-    known, notes = read_measurements(numbering, pairs, shift, wild_type)
+    known, notes = read_measurements(numbering, measured, shift, wild_type)
     encoders = BUNDLED if checkpoint is None else (str(checkpoint),)
     features = known_features(structure, numbering.residues, kept, encoders)
 
@@ -152,19 +148,20 @@ def rank_mutants(
     sign = -1 if lower_is_better else 1
     model = fit(features, known, wild_type, sign)
     singles = [(Mutation(i, new),) for i in range(len(numbering.wild)) for new in range(20)]
+    own = np.eye(20, dtype=bool)[features.wild]
     score = features.ranking.ravel()
-    effects = np.where(np.eye(20)[features.wild], 0, features.ranking)
+    effects = np.where(own, 0, features.ranking)
     on_map = effects
-    columns = {}
+    columns = {"mutation": np.array([numbering.name(single) for single in singles])}
     reference = None
     if model:
         reference = reference_of(model, known, wild_type)
         level, _ = model.predict([()])
         value, half = model.predict(singles)
         score = sign * value + wanted.explore * half
-        effects = np.where(np.eye(20)[features.wild], 0, (value - level).reshape(-1, 20))
+        effects = np.where(own, 0, (value - level).reshape(-1, 20))
         on_map = sign * (level + effects - reference.value)
-        columns = {"predicted": value, "low": value - half, "high": value + half}
+        columns |= {"predicted": value, "low": value - half, "high": value + half}
 
     # What each is without measurements, and how far from them.
     columns["ranking"] = features.ranking.ravel()
@@ -172,20 +169,21 @@ def rank_mutants(
     columns["neighbours"] = np.repeat(features.neighbours[:, 1].astype(int), 20)
     columns |= nearest_measured(structure.protein.alpha_carbons().pos, numbering, known)
 
-    # A row for every mutant that was not measured, the best first. The next batch takes a few of each position.
-    cells = {name: column.tolist() for name, column in columns.items()}
-    rows = []
+    # A row for every mutant that was not measured, the best first.
+    is_new = ~own.ravel() & [single not in known for single in singles]
+    order = np.argsort(-score, kind="stable")
+    order = order[is_new[order]]
+    cells = [column[order].tolist() for column in columns.values()]
+    rows = [dict(zip(columns, of_row)) for of_row in zip(*cells)]
+
+    # The next batch takes a few of each position.
     chosen = []
-    taken = Counter()  # position -> rows in the next batch, and those that found no place there
-    for x in np.argsort(-score, kind="stable").tolist():
-        ((i, new),) = singles[x]
-        if new == features.wild[i] or singles[x] in known:
-            continue
-        row = {name: column[x] for name, column in cells.items()}
-        rows.append({"mutation": numbering.name(singles[x]), **row})
-        taken[i] += allowed[i, new]
-        if allowed[i, new] and taken[i] <= wanted.per_position:
-            chosen.append(rows[-1])
+    taken = Counter()
+    for x, row in zip(order, rows):
+        position = x // 20
+        if allowed.flat[x] and taken[position] < wanted.per_position:
+            taken[position] += 1
+            chosen.append(row)
     if rows and not chosen:
         raise ConfigError("no mutant is left for the next batch: all that are wanted were measured")
     return Ranking(
@@ -207,55 +205,52 @@ def rank_mutants(
 
 
 def read_measurements(
-    positions: Positions, pairs: Sequence[tuple[str, float]], shift: int, wild_type: float | None = None
+    positions: Positions, measured: Mapping[str, float] | Iterable, shift: int, wild_type: float | None = None
 ) -> tuple[dict[Mutant, Measurement], list[str]]:
     """The mean of every mutant and its repeats, without those that were not measured (nan); and what is odd about them.
 
     Odd may be a `wild_type` too, that is known for certain. Raises ConfigError for mutations that do not fit, and for
     mutants that all have one value.
     """
-    for text, value in pairs:
+    # What is no substitution, or of a residue that the structure lacks, is left out.
+    names = []
+    y = []
+    aside = defaultdict(list)  # what is said of some -> their names
+    for text, value in measured.items() if isinstance(measured, Mapping) else measured:
         if not isinstance(text, str) or not (is_number(value) or value != value):  # nan was not measured
             raise ConfigError(f"{text!r}: {value!r} is no measured mutant: its name is text, its value a number or nan")
-
-    # What is no substitution, or of a residue that the structure lacks, is left out.
-    left_out = defaultdict(dict)  # kind -> its texts
-    synonymous = []
-    there = []
-    for text, value in pairs:
         kind = positions.left_out(text, shift)
         if kind:
-            left_out[kind][text] = True
+            aside[f"left out, {kind}"].append(text)
             continue
-        there.append((text, value))
         if is_synonymous(text):
-            synonymous.append(text)
-    notes = [f"{len(texts)} left out, {kind}: {first_three([*texts])}" for kind, texts in left_out.items()]
-    if synonymous:
-        notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
+            aside["synonymous, read as WT"].append(text)
+        names.append(text)
+        y.append(value)
+    notes = [f"{len(texts)} {said}: {first_three([*dict.fromkeys(texts)])}" for said, texts in aside.items()]
 
     # Repeats come together.
-    mutants = positions.read([text for text, _ in there], shift)
     values = defaultdict(list)
-    for mutant, (_, value) in zip(mutants, there):
+    for mutant, value in zip(positions.read(names, shift), y):
         if not np.isnan(value):
             values[mutant].append(value)
-    repeats = [x for x in values.values() if len(x) > 1]
-    if repeats:
-        scatter = np.sqrt(np.mean([np.var(x, ddof=1) for x in repeats]))
-        notes.append(f"{len(repeats)} mutants were measured more than once, with a scatter of {scatter:.3g}")
+    variances = [np.var(x, ddof=1) for x in values.values() if len(x) > 1]
+    if variances:
+        scatter = np.sqrt(np.mean(variances))
+        notes.append(f"{len(variances)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
         notes.append(f"results have the structure's numbers: {shift:+} to the table's")
 
     # Values that are far from the others, or all the same.
     if wild_type is not None:
-        there.append(("--wild-type", wild_type))
-    there = [pair for pair in there if not np.isnan(pair[1])]
-    notes += odd_values([text for text, _ in there], np.array([value for _, value in there]))
+        names.append("--wild-type")
+        y.append(wild_type)
+    there = ~np.isnan(y)
+    notes += odd_values(np.array(names)[there], np.array(y)[there])
     known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
-    different = {found.value for mutant, found in known.items() if mutant}
-    if len(different) == 1 and sum(map(bool, known)) > 1:
-        raise ConfigError(f"all mutants have the value {different.pop():g}: nothing can be learned from them")
+    of_mutants = [found.value for mutant, found in known.items() if mutant]
+    if len(of_mutants) > 1 and len({*of_mutants}) == 1:
+        raise ConfigError(f"all mutants have the value {of_mutants[0]:g}: nothing can be learned from them")
     return known, notes
 
 
@@ -270,13 +265,15 @@ def is_number(value) -> bool:
 def fit(
     features: PositionFeatures, known: Mapping[Mutant, Measurement], wild_type: float | None, sign: int
 ) -> GaussianProcess | None:
-    """The model of what was measured; None without mutants. A wild type that is known for certain is a value too."""
-    if sum(len(mutant) > 0 for mutant in known) < 2:
+    """The model of what was measured; None of fewer than two mutants.
+
+    A wild type that is known for certain is a value too.
+    """
+    if len({*known} - {()}) < 2:
         return None
     if wild_type is not None:
         known = {**known, (): Measurement(wild_type, np.inf)}
-    repeats = [found.repeats for found in known.values()]
-    y = np.array([found.value for found in known.values()])
+    y, repeats = np.array([*known.values()]).T
     return GaussianProcess(MutantPrior(features, [*known], repeats=repeats), y, sign)
 
 
@@ -301,20 +298,19 @@ def reference_of(model: GaussianProcess, known: Mapping[Mutant, Measurement], wi
 
 def one_sided(rows: Sequence[dict]) -> list[str]:
     """A sentence if four types make up most of the next batch."""
-    count = Counter(row["mutation"][-1] for row in rows).most_common(4)
-    total = sum(number for _, number in count)
+    letters, counts = zip(*Counter(row["mutation"][-1] for row in rows).most_common(4))
+    total = sum(counts)
     if len(rows) < 24 or total < ONE_SIDED * len(rows):
         return []
-    names = ", ".join(letter for letter, _ in count)
-    return [f"{total} of {len(rows)} in the next batch are {names}: --not-types leaves types out"]
+    return [f"{total} of {len(rows)} in the next batch are {', '.join(letters)}: --not-types leaves types out"]
 
 
 def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]) -> dict[str, np.ndarray]:
     """Two columns: of every mutation the nearest position that mutants change, and the distance of their `ca`."""
-    ca = ca[[copies[0] for copies in positions.residues]]
     touched = sorted(frozenset().union(*map(positions_of, mutants)))
     if not touched:
         return {}
+    ca = ca[[copies[0] for copies in positions.residues]]
     distance, number = (ca[touched] - ca[:, None]).norm(dim=-1).min(dim=1)
     names = np.array([positions.label(i, positions.wild[i]) for i in touched])
     return {"nearest_measured": names[number].repeat(20), "distance": distance.numpy().repeat(20)}
@@ -326,49 +322,37 @@ def nearest_measured(ca: Tensor, positions: Positions, mutants: Iterable[Mutant]
 def known_features(
     structure: Structure, residues: list[list[int]], kept: Path | None = None, encoders: Sequence[str] = BUNDLED
 ) -> PositionFeatures:
-    """The features and log-odds of positions, from the file `kept` if it is of the same structure and encoders.
+    """The features and log-odds of positions: of K encoders (K, P, d) and (K, P, 20).
 
-    `residues` are the rows of each position in the structure: of its chain, and of the copies of this chain.
+    `residues` are the rows of each position in the structure: of its chain, and of the copies of this chain. It takes a
+    minute, or the file `kept` has them of the same structure and encoders. Raises ConfigError.
     """
-    key = key_of(structure, residues, encoders)
-    known = {}
-    if kept and kept.exists():
-        with np.load(kept, allow_pickle=False) as file:
-            if str(file["key"]) == key:
-                known = {"features": file["features"], "odds": file["odds"]}
-    if not known:
-        known = expected(structure, residues, encoders)
-        if kept:
-            with replacing(kept) as file:
-                np.savez(file, key=np.array(key), **known)
-
     protein = structure.protein
     first = [copies[0] for copies in residues]
-    ca = protein.alpha_carbons().pos
-    distances = torch.cdist(ca[first], ca)
-    neighbours = [(distances < radius).sum(1).double().numpy() for radius in (8, 12)]
-    return PositionFeatures(protein.residue_type[first].numpy(), np.stack(neighbours, axis=1), **known)
 
-
-def key_of(structure: Structure, residues: list[list[int]], encoders: Sequence[str]) -> str:
-    """A hash of all that decides on features and log-odds: the atoms, the residues that are asked for, the encoders."""
-    protein = structure.protein
+    # All that decides on features and log-odds: the atoms, the residues that are asked for, the encoders.
     rows = torch.tensor([row for copies in residues for row in copies])
     digest = hashlib.sha256()
     for tensor in (protein.pos, protein.atom_name, protein.residue_type, protein.residue_index, rows):
         digest.update(tensor.numpy().tobytes())
     for name in encoders:
         digest.update(checksum(find_weights(name)).encode())
-    return digest.hexdigest()
+    key = digest.hexdigest()
 
+    found = {}
+    if kept and kept.exists():
+        with np.load(kept, allow_pickle=False) as file:
+            found = {name: file[name] for name in ("key", "features", "odds")}
+    if str(found.pop("key", "")) != key:
+        with progress(total=len(encoders) * len(residues), unit="residue") as bar:
+            odds = [log_odds(name, protein, residues, bar.update).numpy() for name in encoders]
+        features = [load_encoder(name, "cpu").embed(structure).per_residue[first] for name in encoders]
+        found = {"features": np.stack(features), "odds": np.stack(odds)}
+        if kept:
+            with replacing(kept) as file:
+                np.savez(file, key=np.array(key), **found)
 
-def expected(structure: Structure, residues: list[list[int]], encoders: Sequence[str]) -> dict[str, np.ndarray]:
-    """The features (K, P, d) of K encoders, and the log-odds (K, P, 20) of every type. Raises ConfigError.
-
-    It takes a minute.
-    """
-    first = [copies[0] for copies in residues]
-    with progress(total=len(encoders) * len(residues), unit="residue") as bar:
-        odds = [log_odds(name, structure.protein, residues, bar.update).numpy() for name in encoders]
-    features = [load_encoder(name, "cpu").embed(structure).per_residue[first] for name in encoders]
-    return {"features": np.stack(features), "odds": np.stack(odds)}
+    ca = protein.alpha_carbons().pos
+    distances = torch.cdist(ca[first], ca)
+    neighbours = [(distances < radius).sum(1).double().numpy() for radius in (8, 12)]
+    return PositionFeatures(protein.residue_type[first].numpy(), np.stack(neighbours, axis=1), **found)

@@ -5,7 +5,6 @@ explains of the same values after they were permuted among positions.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +32,9 @@ TABLES = 1000  # of permuted values, for a verdict
 # that was fitted to the values is not exact: at .025, up to 8 % of real profiles at other positions were called better.
 BY_CHANCE = 0.025
 BY_ANOTHER = 0.01
-SHARES = (*np.arange(0, 0.95, 0.1), 0.95, 0.99)  # of the variance that positions may have, to choose from
+SHARES = np.array([*np.arange(0, 0.95, 0.1), 0.95, 0.99])[
+    :, None
+]  # of the variance that positions may have, to choose from
 FEWEST = 24, 8  # mutants and positions for a verdict
 
 
@@ -96,22 +97,26 @@ def trust(model: GaussianProcess) -> Trust | None:
     # Of the mutants alone: the wild type has no position.
     mutated = model.prior.mutated
     y = model.y[mutated]
-    against = Comparison(model.prior.of_mutants())
-    gains = against.gains(y)
+    mutants = [mutant for mutant in model.prior.mutants if mutant]
+    against = Comparison(MutantPrior(model.prior.features, mutants, repeats=model.prior.repeats[mutated]))
     left_out = {MODEL: model.left_out[mutated], FLOOR: GaussianProcess(against.floor, y).left_out}
 
     # A score has no units: its rank counts, and the error of the line that fits best.
+    fitted = {name: line @ y for name, line in against.lines.items()}
     rho = {name: spearman(x, y) for name, x in (left_out | against.scores).items()}
-    error = {name: rmse(x, y) for name, x in left_out.items()}
-    for name, line in against.lines.items():
-        error[name] = rmse(line @ y, y)
+    error = {name: rmse(x, y) for name, x in (left_out | fitted).items()}
 
     # An interval is told from the errors at other positions.
     ratio = model.ratio[mutated]
     inside = [ratio[rows] <= reach(np.delete(ratio, rows)) for rows in against.permuted.groups]
-    covered = float(np.concatenate(inside).mean())
-    explained = float(against.model.explained(y[:, None])[0])
-    return Trust(rho, error, explained, gains, against.backwards(y), covered)
+    return Trust(
+        rho=rho,
+        rmse=error,
+        explained=float(against.model.explained(y[:, None])[0]),
+        gain={name: against.gain(name, y) for name in (FLOOR, *against.lines)},
+        backwards=against.backwards(y),
+        covered=float(np.concatenate(inside).mean()),
+    )
 
 
 class Comparison:
@@ -121,6 +126,7 @@ class Comparison:
         mutants = model.mutants
         features = model.features
         self.model = model
+        self.floor = MutantPrior(features, mutants, floor=True, repeats=model.repeats)
         self.permuted = Permutations(mutants, tables)
         self.scores = {
             UNMEASURED: summed(features.ranking, mutants),
@@ -135,48 +141,31 @@ class Comparison:
             columns = np.column_stack([np.ones(len(mutants)), counts, score])
             self.lines[name] = columns @ np.linalg.pinv(columns)
 
-    @cached_property
-    def floor(self) -> MutantPrior:
-        """The model that knows types and burial alone."""
-        return MutantPrior(self.model.features, self.model.mutants, floor=True, repeats=self.model.repeats)
-
-    def gains(self, y: np.ndarray) -> dict[str, Gain]:
-        """The model beside each of the others, for values y (n,)."""
-        return {name: self.gain(name, y) for name in (FLOOR, *self.lines)}
-
     def gain(self, name: str, y: np.ndarray) -> Gain:
-        """The model beside another one, for values y (n,).
-
-        Without meaning are tables that hold only what the other one knows: its fit stays, and the rest is permuted
-        (Freedman and Lane 1983, J. Bus. Econ. Stat. 1:292).
-        """
-        tables = self.tables(self.fit(name, y), y)
-        more = self.model.explained(tables) - self.explained(name, tables)
-        return bounds(more, BY_CHANCE if name == MEAN else BY_ANOTHER)
-
-    def tables(self, fit: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The values y (n,), and tables that hold a fit (n,) and nothing else: (n, 1 + T)."""
-        return np.column_stack([y, fit[:, None] + self.permuted(y - fit)])
-
-    def fit(self, name: str, y: np.ndarray) -> np.ndarray:
-        """What another model makes of the values it was fitted to (n,)."""
-        if name != FLOOR:
-            return self.lines[name] @ y
-        value, _ = GaussianProcess(self.floor, y).predict(self.floor.mutants)
-        return value
-
-    def explained(self, name: str, tables: np.ndarray) -> np.ndarray:
-        """The share of the variance of tables (n, T) that another one explains: (T,)."""
+        """The model beside another one, for values y (n,)."""
+        tables = self.tables(name, y)
         if name == FLOOR:
-            return self.floor.explained(tables)
-        values = standardised(tables)
-        rest = values - self.lines[name] @ values
-        return 1 - (rest**2).mean(0)
+            explained = self.floor.explained(tables)
+        else:
+            values = standardised(tables)
+            rest = values - self.lines[name] @ values
+            explained = 1 - (rest**2).mean(0)
+        return bounds(self.model.explained(tables) - explained, BY_CHANCE if name == MEAN else BY_ANOTHER)
+
+    def tables(self, name: str, y: np.ndarray) -> np.ndarray:
+        """The values y (n,), and tables that hold only what another model knows of them: (n, 1 + T).
+
+        Its fit stays, and the rest is permuted (Freedman and Lane 1983, J. Bus. Econ. Stat. 1:292).
+        """
+        if name == FLOOR:
+            fit, _ = GaussianProcess(self.floor, y).predict(self.floor.mutants)
+        else:
+            fit = self.lines[name] @ y
+        return np.column_stack([y, fit[:, None] + self.permuted(y - fit)])
 
     def backwards(self, y: np.ndarray) -> bool:
         """Whether values fall with the ranking without measurements, more than by chance."""
-        tables = standardised(self.tables(self.fit(MEAN, y), y))
-        rise = bounds(self.scores[UNMEASURED] @ tables, BY_CHANCE)
+        rise = bounds(self.scores[UNMEASURED] @ standardised(self.tables(MEAN, y)), BY_CHANCE)
         return rise.value < rise.low
 
 
@@ -191,43 +180,39 @@ class Permutations:
 
     def __init__(self, mutants: Sequence[Mutant], tables: int = TABLES):
         member = membership(mutants)
-        self.variance, self.axes = np.linalg.eigh(member @ member.T)
-        self.variance = np.maximum(self.variance, 0)
+        variance, self.axes = np.linalg.eigh(member @ member.T)
+        self.variance = 1 - SHARES + SHARES * np.maximum(variance, 0)  # along every axis, for each share
         self.groups = rows_of_groups([str(sorted(positions_of(mutant))) for mutant in mutants])
         random = np.random.default_rng(0)
         self.orders = np.stack([self.order(random) for _ in range(tables)], axis=1)  # (n, tables)
 
     def order(self, random: np.random.Generator) -> np.ndarray:
         """The mutant whose value each mutant gets (n,)."""
-        count = sum(map(len, self.groups))
-        order = np.full(count, -1)
-        used = np.zeros(count, dtype=bool)
+        order = np.full(len(self.axes), -1)
 
         # Each position takes from another one, in any order, as many values as both have.
         for group, giver in zip(self.groups, random.permutation(len(self.groups))):
             values = random.permutation(self.groups[giver])[: len(group)]
             order[group[: len(values)]] = values
-            used[values] = True
 
-        order[order < 0] = random.permutation(np.flatnonzero(~used))
+        rest = np.setdiff1d(np.arange(len(order)), order)
+        order[order < 0] = random.permutation(rest)
         return order
 
     def __call__(self, y: np.ndarray) -> np.ndarray:
         """Values (n,) less their mean, permuted: (n, tables)."""
-        spread, rest = self.likeliest(self.axes.T @ y)
-        independent = self.axes @ (rest / spread)
-        return self.axes @ (spread[:, None] * (self.axes.T @ independent[self.orders]))
-
-    def likeliest(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The spread of values along every axis (n,), and the values y (n,) less their mean, both along the axes."""
+        # The values along the axes, less their mean; and the share that is the likeliest.
         ones = self.axes.sum(0)
-        found = []
-        for share in SHARES:
-            variance = 1 - share + share * self.variance
-            weight = (ones**2 / variance).sum()
-            rest = y - ones * (ones * y / variance).sum() / weight
-            square = max((rest**2 / variance).sum(), 1e-300)  # 0 if all values are the same
-            cost = np.log(variance).sum() + np.log(weight) + (len(y) - 1) * np.log(square)
-            found.append((cost, np.sqrt(variance), rest))
-        _, spread, rest = min(found, key=lambda option: option[0])
-        return spread, rest
+        along = self.axes.T @ y
+        weight = (ones**2 / self.variance).sum(1)
+        mean = (ones * along / self.variance).sum(1) / weight
+        rest = along - ones * mean[:, None]
+        squares = np.maximum((rest**2 / self.variance).sum(1), 1e-300)  # 0 if all values are the same
+        of_variance = np.log(self.variance).sum(1) + np.log(weight)
+        best = np.argmin(of_variance + (len(y) - 1) * np.log(squares))
+
+        # Values are made independent, permuted, and made alike again.
+        spread = np.sqrt(self.variance[best])
+        independent = self.axes @ (rest[best] / spread)
+        permuted = self.axes.T @ independent[self.orders]
+        return self.axes @ (spread[:, None] * permuted)
