@@ -7,7 +7,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from conftest import Golden, deviation, generator, load_golden, move, real_protein, relative_error, rigid_motion
-from torch import nn
 
 from siamdiff_min.conventions import OFFICIAL
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, GearNet, formulas
@@ -120,95 +119,16 @@ def test_golden_loss_on_every_device(level, replay, device):
         torch.optim.Adam(objective.parameters(), lr=1e-4).step()
 
 
-def released_loss(objective: SiamDiff, views: list[Protein], t, chosen, noise, alphas, gamma) -> torch.Tensor:
-    """The loss of the released code, step by step: everything per directed edge, in float32.
-
-    gamma L_R + (1 - gamma) L_S, each a mean over the two directions of a mean over the proteins of a mean over atoms or
-    residues. Level t has alphas[t - 1]; a residue drawn twice counts twice.
-    """
-    noisy, seen = [], []
-    for view, eps in zip(views, noise, strict=True):
-        left = diffusion.hide_residues(view, chosen, backbone=3)
-        graph = objective.encoder.builder(left)
-        if objective.encoder.builder.with_elements:
-            graph = replace(graph, node_feature=torch.cat([graph.node_feature[:, :18], torch.zeros(len(eps), 21)], 1))
-        alpha = alphas[t - 1][left.atom_protein]
-        pos = left.pos + eps * ((1 - alpha).sqrt() / alpha.sqrt())[:, None]
-        clean = (left.pos[graph.src] - left.pos[graph.dst]).norm(dim=-1)
-        noisy.append((replace(left, pos=pos), graph, clean, alpha))
-        seen.append(objective.encoder(noisy[-1][0], graph))
-
-    def mean(x, index, size):
-        count = torch.zeros(size).index_add_(0, index, torch.ones(len(index))).clamp(min=1)
-        shape = (size, *x.shape[1:])
-        return torch.zeros(shape).index_add_(0, index, x) / (count[:, None] if x.dim() > 1 else count)
-
-    structure = sequence = 0
-    for (left, graph, clean, alpha), other in zip(noisy, seen[::-1]):
-        vector = left.pos[graph.src] - left.pos[graph.dst]
-        d = vector.norm(dim=-1)
-        target = (clean - d) * alpha[graph.src].sqrt() / (1 - alpha[graph.src]).sqrt()
-        product = other.node[graph.src] * other.node[graph.dst]
-        score = objective.struct_mlp(torch.cat([product, objective.dist_mlp(d[:, None])], dim=-1)).squeeze(-1)
-        unit = vector / d.clamp(min=1e-10)[:, None]
-        found, wanted = (
-            mean(unit * s[:, None], graph.src, left.num_atoms) - mean(unit * s[:, None], graph.dst, left.num_atoms)
-            for s in (score, target)
-        )
-        error = (found - wanted).square().sum(-1)
-        structure = structure + mean(error, left.atom_protein, left.num_proteins).mean() / len(views)
-        cross = nn.functional.cross_entropy(
-            objective.seq_mlp(other.residue[chosen]), views[0].residue_type[chosen], reduction="none"
-        )
-        sequence = sequence + mean(cross, left.residue_protein[chosen], left.num_proteins).mean() / len(views)
-    return gamma * structure + (1 - gamma) * sequence
-
-
-@pytest.mark.repeats
-@pytest.mark.usefixtures("kernel_form")
-@pytest.mark.parametrize("variant", ["siamdiff_s1", pytest.param("diffpret_s1", marks=pytest.mark.full)])
 @pytest.mark.parametrize("level", LEVELS)
-def test_stage_2_of_the_released_code(level, variant, near_zero_relus):
-    """Its loss, written down above, is that of the fixtures at stage 1; at stage 2 it is ours, and so are gradients.
-
-    Levels have 1 - alpha_bar = 1e-4 there, of which float32 knows three digits: they must be rounded alike.
-    """
-    golden, inputs = load_golden(f"siamdiff_{level}_{variant}"), load_golden(f"siamdiff_{level}_siamdiff_s1")
-    objective, protein = official(level, variant, inputs)
-    views = [objective.encoder.builder.select_nodes(protein)]
-    views += [objective.draw_conformer(protein, None)[0]] if objective.draw_conformer else []
-    weights = {k: v.clone() for k, v in objective.state_dict().items()}
-    names = sorted((k for k in golden if k.startswith("draw")), key=lambda k: int(k[4 : k.index("_")]))
-    t, _, *noise = (golden[name] for name in names)
-    loss = released_loss(objective, views, t + 1, golden["out32/node_index"], noise, golden["alphas"], 0.5)
-    assert loss.item() == pytest.approx(golden["out32/loss"].item(), rel=1e-6)
-
-    g = generator(1)
-    t = torch.randint(1, 6, (protein.num_proteins,), generator=g)
-    chosen = diffusion.random_mask(protein, 0.85 * t / 5 + 0.15, g, with_replacement=True)
-    size = diffusion.hide_residues(views[0], chosen, backbone=3).num_atoms
-    noise = [torch.randn(size, 3, generator=g) for _ in views]
-    alphas = (1 - torch.linspace(1e-4, 1e-4, 5)).cumprod(0)
-    compared = [name.replace("model.", "encoder.", 1) for name in golden.state("out32/grad/")]
-    results = []
-
-    def error() -> torch.Tensor:
-        results.clear()
-        for run in (
-            lambda: released_loss(objective, views, t, chosen, noise, alphas, 0.2),
-            lambda: objective(protein, generator(1))[0],
-        ):
-            objective.load_state_dict(weights)
-            objective.zero_grad()
-            loss = run()
-            loss.backward()
-            results.append((loss.item(), [objective.get_parameter(name).grad.clone() for name in compared]))
-        return torch.cat([deviation(found, expected) for expected, found in zip(results[0][1], results[1][1])])
-
+def test_both_forms_round_alike_at_stage_2_of_the_released_code(level):
+    """Levels have 1 - alpha_bar = 1e-4 there, of which float32 knows three digits."""
+    objective, protein = official(level, "siamdiff_s1", load_golden(f"siamdiff_{level}_siamdiff_s1"))
     objective.set_stage(2)
-    error()
-    assert results[1][0] == pytest.approx(results[0][0], rel=1e-6)
-    assert near_zero_relus(error) < 1e-5
+    losses = []
+    for form in formulas.FORMS:
+        with patch.object(formulas, "form", form):
+            losses.append(objective(protein, generator(1))[0].item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
 @pytest.mark.usefixtures("kernel_form")
@@ -329,23 +249,6 @@ def test_no_clash_check_keeps_every_side_chain_that_was_drawn():
     assert not new_clashes(batch(), checked.pos).any() and new_clashes(batch(), unchecked.pos).any()
     drawn = objective.draw_conformer.draw(batch(), 0.1 * torch.pi, generator())
     assert torch.equal(unchecked.pos, rotate_side_chains(batch(), drawn).pos)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("method", ["siamdiff", pytest.param("diffpret", marks=pytest.mark.full)])
-@pytest.mark.parametrize("level", [pytest.param("atom", marks=pytest.mark.full), "residue"])
-def test_training_lowers_both_losses_on_one_batch(level, method):
-    objective, protein = tiny(method, level).float(), replace(batch(), pos=batch().pos.float())
-    adam = torch.optim.Adam(objective.parameters(), lr=4e-3)
-    history = []
-    for step in range(36):
-        loss, logs = objective(protein, generator(step))
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-        history.append([logs[k].value(logs[k].sums.tolist()) for k in ("structure_loss", "sequence_loss")])
-    start, end = (torch.tensor(h).mean(0) for h in (history[:8], history[-8:]))
-    assert (end < 0.9 * start).all(), (start, end)
 
 
 @pytest.mark.covers
