@@ -42,8 +42,7 @@ from .task import table_task
 
 def data_of(config: Namespace, needed: Sequence[str]) -> TableData:
     """The structures of --data and their labels."""
-    columns = columns_of(config) | {"fewest": 1 if config.eval_only else 2}
-    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns)
+    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns_of(config))
 
 
 # The task among the others, as the file of a --plugin adds its own.

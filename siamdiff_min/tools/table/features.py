@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...downstream.sample import Sample
 from ...files import ConfigError, first_three, structure_errors
+from ...sets.samples import place_of
 from .labels import structure_called
 
 
@@ -32,10 +33,9 @@ class GivenFeatures(nn.Module):
             title = "per_residue" if residues else "mean"
             if "id" not in content or title not in content:
                 raise ValueError(f"it needs id and {title}, and has {', '.join(content)}")
-            self.vectors = np.asarray(content[title], dtype=np.float32)
-            ids = np.char.decode(content["id"]) if content["id"].dtype.kind == "S" else content["id"].astype(str)
-            ids = ids.tolist()
-            names = [structure_called(name, there) for name in ids] if there else ids
+            self.vectors = content[title].astype(np.float32)
+            names = np.char.decode(content["id"]) if content["id"].dtype.kind == "S" else content["id"].astype(str)
+            names = [structure_called(name, there) if there else name for name in names.tolist()]
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 raise ValueError(f"{len(twice)} structures are there twice: {first_three(twice)}")
@@ -65,5 +65,5 @@ class GivenFeatures(nn.Module):
 def of_residues(names: list[str], content: dict[str, np.ndarray]) -> list[str]:
     """The names of all residues as samples have them: NAME:CHAIN:NUMBER and insertion code."""
     owner = np.repeat(names, np.diff(content["residue_offset"]))
-    columns = (owner, content["residue_chain"], content["residue_number"], content["residue_insertion_code"])
-    return [f"{name}:{chain}:{number}{str(code).strip()}" for name, chain, number, code in zip(*columns)]
+    positions = zip(*(content[f"residue_{column}"] for column in ("chain", "number", "insertion_code")))
+    return [f"{name}:{place_of(*position)}" for name, position in zip(owner, positions)]

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
-from ...files import StoreError, first_three
+from ...files import StoreError, StructureError, first_three
 from ...protein.constants import ONE_LETTER
 from ...reading.store import ProteinStore
 from ...sets.labelled_set import SPLITS, LabelledData
 from ...sets.samples import Samples, place_of
-from .labels import Row, residue_labels
+from .labels import Row
 from .relatives import groups_of
 from .samples import TableSamples
 
@@ -37,80 +38,66 @@ class TableData(LabelledData):
         if store is None:
             return None
         if not self.groups:  # those of all splits
-            found = groups_of(store, self.labels, self.family_of)
-            self.groups.extend(dict(zip(store.names, names)) for names in found)
+            self.groups.extend(groups_of(store, self.labels, self.family_of))
         copies, family = self.groups
         split_of = split_by_sequence(family, self.split_of)
         if len(set(split_of.values())) < len(SPLITS) and not any(self.split_of.values()):
             split_of = split_by_sequence(copies, self.split_of)
-        chosen = {name: labels for name, labels in self.labels.items() if split_of[name] == split}
+        chosen = {name: rows for name, rows in self.labels.items() if split_of[name] == split}
         if not chosen:
             problem = f"{len(split_of)} structures leave none for {split}, as those of one sequence stay together"
             raise StoreError(f"{store.path}: {problem}. A column `split` of the table says which to take")
-        more = {name: {"copies": copies[name], "family": family[name]} for name in store.names}
-        return with_labels(store, self.options["kind"], chosen, more)
+        more = {name: {"kind": self.options["kind"], "copies": copies[name], "family": family[name]} for name in copies}
+        return with_labels(store, chosen, more)
 
 
 def with_labels(
-    store: ProteinStore, kind: str, table: Mapping[str, Sequence[Row]], more: Mapping[str, Mapping]
+    store: ProteinStore, table: Mapping[str, Sequence[Row]], more: Mapping[str, Mapping[str, str]]
 ) -> ProteinStore:
-    """The proteins of a store that a table names, with its labels: name -> the rows of the table, and `more`.
+    """The proteins of a store that a table names, with the labels of its rows, and `more` of each.
 
     Proteins that the store lacks, and those without any label, are left out; `not_found` says how many. `samples.py`
     lists what labels are made of. Raises StructureError if a residue is of another type in the table.
     """
     made: dict[int, dict] = {}
-    places_of = {}
-    for index, name in sorted(enumerate(store.names), key=lambda item: item[1]):
+    absent = {*table}
+    lost: list[str] = []
+    for index, name in sorted(enumerate(store.names), key=itemgetter(1)):
         if name in table:
-            labels = labels_of(store, index, table[name])
-            places_of[name] = [place_of(*position) for position in store.positions(index)]
+            labels = labels_of(store, index, table[name], lost)
             if labels["values"]:
-                made[index] = {"kind": kind, **more[name], **labels}
-    absent = table.keys() - {store.names[index] for index in made}
-    return store.subset(made, not_found(table, places_of, sorted(absent)))
+                made[index] = {**more[name], **labels}
+                absent.remove(name)
+    not_found = []
+    if absent:
+        not_found.append(f"{len(absent)} structures ({first_three(sorted(absent))})")
+    if lost:
+        not_found.append(f"{len(lost)} labels of residues that are not in theirs ({first_three(lost)})")
+    return store.subset(made, ", ".join(not_found))
 
 
-def labels_of(store: ProteinStore, index: int, rows: Sequence[Row]) -> dict:
-    """The labels of a protein of the store, from the rows of its name."""
+def labels_of(store: ProteinStore, index: int, rows: Sequence[Row], lost: list[str]) -> dict[str, list]:
+    """The labels of a protein, from the rows of its name. Residues that it lacks are added to what is `lost`."""
     if not rows[0].place:
         return {"values": [rows[0].value]}
-    types = [ONE_LETTER[residue] for residue in store.read(index).residue_type.tolist()]
-    return residue_labels(store.names[index], rows, store.positions(index), types)
-
-
-def not_found(table: Mapping[str, Sequence[Row]], places_of: Mapping[str, Sequence[str]], absent: Sequence[str]) -> str:
-    """What the table has and the structures have not, in words.
-
-    `places_of` has the residues of every structure that is there; `absent` are structures without any label.
-    """
-    lost = 0
-    no_residue_one = set()
-    other_case = {}
-    for name in sorted(places_of):
-        places = {*places_of[name]}
-        chains = {place.partition(":")[0] for place in places}
-        for row in table[name]:
-            if not row.place or f"{row.chain}:{row.place}" in places:
-                continue
-            lost += 1
-            if row.chain not in chains and row.chain.swapcase() in chains:
-                other_case.setdefault(name, row.chain)
-            elif row.place == "1":
-                no_residue_one.add(name)
-
-    parts = []
-    if absent:
-        parts.append(f"{len(absent)} structures ({first_three(absent)})")
-    if lost:
-        parts.append(f"{lost} labels of residues that are not in theirs")
-    words = ", ".join(parts)
-    if no_residue_one:
-        words += f". {len(no_residue_one)} structures have no residue 1, but the table has: are its numbers theirs?"
-    if other_case:
-        name, chain = next(iter(other_case.items()))
-        words += f". {len(other_case)} structures have no chain {chain!r}, but {chain.swapcase()!r} ({name})"
-    return words
+    name = store.names[index]
+    types = store.read(index).residue_type.tolist()
+    row_of = {f"{row.chain}:{row.place}": row for row in rows}
+    labels: dict[str, list] = {"values": [], "rows": [], "places": []}
+    for i, position in enumerate(store.positions(index)):
+        place = place_of(*position)
+        row = row_of.pop(place, None)
+        if row is None:
+            continue
+        letter = ONE_LETTER[types[i]]
+        if row.residue not in ("", letter):
+            reason = f"{place} is {letter}, but {row.residue} in row {row.number} of the table"
+            raise StructureError(name, "residues are numbered differently", reason)
+        labels["values"].append(row.value)
+        labels["rows"].append(i)
+        labels["places"].append(place)
+    lost += [f"{name}:{place}" for place in row_of]
+    return labels
 
 
 def split_by_sequence(sequence_of: Mapping[str, str], split_of: Mapping[str, str]) -> dict[str, str]:
@@ -129,10 +116,8 @@ def split_by_sequence(sequence_of: Mapping[str, str], split_of: Mapping[str, str
     room = {"test": size, "valid": size}
     side = {}
     for key in sorted(copies):
-        open_splits = [split for split in room if room[split] > 0]
-        if open_splits and copies[key] <= largest:
-            side[key] = open_splits[0]
-            room[side[key]] -= copies[key]
-
-    by_sequence = {name: side.get(sequence_of.get(name, ""), "train") for name in split_of}
-    return {name: split or by_sequence[name] for name, split in split_of.items()}
+        split = next((split for split in room if room[split] > 0), None)
+        if split and copies[key] <= largest:
+            side[key] = split
+            room[split] -= copies[key]
+    return {name: split or side.get(sequence_of.get(name, ""), "train") for name, split in split_of.items()}

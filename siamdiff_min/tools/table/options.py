@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ...files import ConfigError
+from ...files import ConfigError, StructureError
 from ...names import Choices
 from ...training import config as options
 from ...training.config import FINETUNE, FREE, PREDICTED, SWITCH, at_least, filled, flag, model_in, replace, row
-from .labels import OPTIONS, read_table
+from .labels import read_table
 
 KINDS = Choices(["regression", "binary", "classes", "labels"], "downstream.tasks", "KINDS")
 METRICS = (  # of all kinds
@@ -19,7 +19,10 @@ METRICS = (  # of all kinds
 VECTORS = "with --freeze: vectors of your own, as siamdiff embed writes them, not an encoder's"
 tune = partial(row, "finetune", only=("table",))
 ROWS = [
-    *(tune(name, **FREE, **arguments) for name, arguments in OPTIONS.items()),
+    tune("labels", "file of labels for the structures of --data", **FREE),
+    tune("name_column", "column of the names (default: name, or the first)", **FREE),
+    tune("value_column", "columns of the values (default: value)", **FREE, nargs="+"),
+    tune("missing", "further words for a value that was not measured, such as n.d.", **FREE, nargs="+"),
     tune("kind", "kind of the labels (default: by their looks)", choices=KINDS),
     tune("metric", "metric that decides which epoch is the best (default: by kind)", choices=METRICS),
     tune("features", VECTORS),
@@ -58,7 +61,9 @@ def table_options(argv: Sequence[str] | None = None, world: int | None = None) -
         columns = known.get("properties") or ([column] if column else None)
         config = filled(config, {"kind": known.get("kind"), "value_column": columns})
     elif config.labels:
-        read_table(config.labels, config.kind, **columns_of(config))
+        classes = read_table(config.labels, config.kind, **columns_of(config)).classes
+        if len(classes) == 1:
+            raise StructureError(config.labels, "malformed table", f"one class only: {classes[0]:.100}")
     settled = options.tuned(config, world)
     if config.out is None:
         settled = replace(settled, out=options.folder(settled, Path(config.labels or "").stem))

@@ -29,38 +29,31 @@ MOST_CELLS = 10**9  # of all alignments together, some 10 seconds
 RELATED = 60
 
 
-def groups_of(store: ProteinStore, names: Iterable[str], family_of: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """For each protein of a store the name of its near copies, and that of all its relatives: the hash of a sequence.
+def groups_of(store: ProteinStore, names: Iterable[str], family_of: Mapping[str, str]) -> list[dict[str, str]]:
+    """For each protein in `names` what its near copies are called, and what all its relatives: a hash of a sequence.
 
-    Only proteins in `names` are compared. Those with the same `family_of` belong together in both.
+    Those with the same `family_of` belong together in both.
     """
     wanted = {*names}
     chosen = [row for row, name in enumerate(store.names) if name in wanted]
-    sequences = store.sequences  # made anew by every look
-    row_of = {sequences[row]: row for row in chosen}  # one row of every sequence
-    keys = sorted(row_of)
-    number = {key: i for i, key in enumerate(keys)}
-    types = [store.read(row_of[key]).residue_type.numpy() for key in keys]
+    proteins = [store.names[row] for row in chosen]
+    keys, first, sequence = np.unique(np.array(store.sequences)[chosen], return_index=True, return_inverse=True)
+    types = [store.read(chosen[i]).residue_type.numpy() for i in first]
 
     # All sequences of a family are linked to its first.
     group = np.arange(len(keys))
     first_of: dict[str, int] = {}
-    for row in chosen:
-        family = family_of.get(store.names[row])
+    for name, i in zip(proteins, sequence):
+        family = family_of.get(name)
         if family:
-            sequence = number[sequences[row]]
-            unite(group, first_of.setdefault(family, sequence), sequence)
+            unite(group, first_of.setdefault(family, i), i)
     for one, two in near_copies(types):
         unite(group, one, two)
     copies = group.copy()
     join_relatives(group, types)
 
     # A group is called by the first of its sequences.
-    found = []
-    for groups in (copies, group):
-        name_of = {key: keys[i] for key, i in zip(keys, groups)}
-        found.append([name_of.get(key, key) for key in sequences])
-    return found[0], found[1]
+    return [dict(zip(proteins, keys[of][sequence].tolist())) for of in (copies, group)]
 
 
 def unite(group: np.ndarray, one: int, two: int) -> None:
@@ -69,33 +62,36 @@ def unite(group: np.ndarray, one: int, two: int) -> None:
     group[group == high] = low
 
 
+def words_of(sequences: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """All words of sequences (3, n): their number, their sequence, their place. One that is too short has none."""
+    found = [np.zeros((3, 0), dtype=int)]
+    for owner, types in enumerate(sequences):
+        if len(types) >= SHORTEST:
+            letters = np.lib.stride_tricks.sliding_window_view(types.astype(int), length)
+            word = letters @ 32 ** np.arange(length)
+            found.append(np.stack([word, np.full(len(word), owner), np.arange(len(word))]))
+    return np.concatenate(found, 1)
+
+
+def counted(row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> csr_array:
+    """How often each pair of a row and a column is there."""
+    return csr_array((np.ones(len(row), dtype=int), (row, column)), shape=shape)
+
+
 def near_copies(sequences: Sequence[np.ndarray]) -> np.ndarray:
     """The pairs (n, 2) of sequences of residue types with about 90 % identity, over the shorter of the two."""
-    words = [np.unique(words_of(types, WORD)) for types in sequences]
-    size = np.array([*map(len, words)])
-    row = np.repeat(np.arange(len(words)), size)
-    column = np.concatenate([*words, np.zeros(0, dtype=int)])
-    _, column = np.unique(column, return_inverse=True)
-    ones = np.ones(len(row), dtype=np.int32)
-    there = csr_array((ones, (row, column)), shape=(len(words), len(column) + 1))
-
+    word, owner, _ = words_of(sequences, WORD)
+    there = counted(owner, word, (len(sequences), 32**WORD)) > 0
+    size = np.diff(there.indptr)
+    words = there.T.astype(int)
     pairs = [np.zeros((0, 2), dtype=int)]
-    for start in range(0, len(words), BLOCK):
-        shared = (there[start : start + BLOCK] @ there.T).tocoo()
+    for start in range(0, len(sequences), BLOCK):
+        shared = (there[start : start + BLOCK] @ words).tocoo()
         one, two = shared.coords
         one = one + start
-        enough = SHARED * np.minimum(size[one], size[two])
-        near = (one < two) & (shared.data >= enough)
-        pairs.append(np.column_stack([one[near], two[near]]))
+        near = (one < two) & (shared.data >= SHARED * np.minimum(size[one], size[two]))
+        pairs.append(np.column_stack([one, two])[near])
     return np.concatenate(pairs)
-
-
-def words_of(types: np.ndarray, length: int) -> np.ndarray:
-    """The words of a sequence in its order, as numbers; none of one that is too short to compare."""
-    if len(types) < SHORTEST:
-        return np.zeros(0, dtype=int)
-    letters = np.lib.stride_tricks.sliding_window_view(types.astype(int), length)
-    return letters @ 32 ** np.arange(length)
 
 
 def join_relatives(group: np.ndarray, sequences: Sequence[np.ndarray]) -> None:
@@ -118,43 +114,35 @@ def join_relatives(group: np.ndarray, sequences: Sequence[np.ndarray]) -> None:
 
 def likely_pairs(sequences: Sequence[np.ndarray]) -> np.ndarray:
     """The pairs (n, 2) that share the most short words within a band of diagonals, the most surprising first."""
-    words = [words_of(types, SHORT_WORD) for types in sequences]
-    size = np.array([*map(len, words)])
-    word = np.concatenate([*words, np.zeros(0, dtype=int)])
-    place = np.concatenate([*map(np.arange, size), np.zeros(0, dtype=int)])
-    owner = np.repeat(np.arange(len(words)), size)
-
-    # Equal words lie together then.
-    order = np.argsort(word, kind="stable")
-    first = np.searchsorted(word[order], word)
-    last = np.searchsorted(word[order], word, side="right")
-    pairs = []
-    surprise = []
-    for start in range(0, len(words), BLOCK):
+    word, owner, place = words_of(sequences, SHORT_WORD)
+    size = np.bincount(owner, minlength=len(sequences))
+    is_word = counted(np.arange(len(word)), word, (len(word), 32**SHORT_WORD))
+    pairs = [np.zeros((0, 2), dtype=int)]
+    surprise = [np.zeros(0)]
+    for start in range(0, len(sequences), BLOCK):
         # Every word of these sequences beside all equal words of later ones.
         rows = np.flatnonzero((owner >= start) & (owner < start + BLOCK))
-        count = (last - first)[rows]
-        one = np.repeat(rows, count)
-        step = np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)
-        two = order[first[one] + step]
+        one, two = (is_word[rows] @ is_word.T).nonzero()
+        one = rows[one]
         later = owner[two] > owner[one]
-        one = one[later]
-        two = two[later]
-
-        # The most of them in a band; bands overlap by half.
-        pair = owner[one] * len(words) + owner[two]
-        half = (place[one] - place[two]) // (BAND // 2) + 2**23
-        band = np.concatenate([pair << 24 | half, pair << 24 | half + 1])
-        band, shared = np.unique(band, return_counts=True)
-        pair, at = np.unique(band >> 24, return_index=True)
-        shared = np.maximum.reduceat(shared, at) if len(at) else shared
+        pair = owner[one] * len(sequences) + owner[two]
+        pair, shared = most_in_a_band(pair[later], (place[one] - place[two])[later])
 
         # By chance mu words would be: how much less probable are so many?
-        one, two = np.divmod(pair, len(words))
-        mu = BAND * np.minimum(size[one], size[two]) * 1.3 / 20**SHORT_WORD
+        one, two = np.divmod(pair, len(sequences))
+        shorter = np.minimum(size[one], size[two])
+        mu = BAND * shorter * 1.3 / 20**SHORT_WORD
+        more = shared * np.log(shared / mu) - shared + mu
         pairs.append(np.column_stack([one, two]))
-        surprise.append(shared * np.log(shared / mu) - shared + mu - np.log(size[one] + size[two]))
-    if not pairs:
-        return np.zeros((0, 2), dtype=int)
+        surprise.append(more - np.log(size[one] + size[two]))
     best = np.argsort(-np.concatenate(surprise), kind="stable")
-    return np.concatenate(pairs)[best[: LIKELY * len(words)]]
+    return np.concatenate(pairs)[best[: LIKELY * len(sequences)]]
+
+
+def most_in_a_band(pair: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different pairs, and the most common words of each within a band of diagonals. Bands overlap by half."""
+    different, row = np.unique(pair, return_inverse=True)
+    half = diagonal // (BAND // 2)
+    half -= half.min(initial=0)
+    in_band = counted(np.tile(row, 2), np.concatenate([half, half + 1]), (len(different), half.max(initial=0) + 2))
+    return different, in_band.max(axis=1).toarray().ravel()

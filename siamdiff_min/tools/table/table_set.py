@@ -43,19 +43,23 @@ def table_set(
     # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.
     files = {name.rpartition("_")[0] for name in labels}
     each_chain = not store and not residues and files <= there and not labels.keys() & there
-    wanted = files if each_chain else labels.keys()
+    wanted = files if each_chain else {*labels}
     _match(wanted, data, there, faults)
+
+    # What stays together, and the splits. If the sequence decides, that is known when the structures are read.
     family_of = _same_for_all(labels, "family", faults)
-    split_of = dict.fromkeys(labels, "test") if together else _splits(labels, needed, faults)
+    split_of = dict.fromkeys(labels, "test") if together else _same_for_all(labels, "split", faults)
+    empty = {*needed} - {*split_of.values()}
+    if empty and "" not in split_of.values():
+        faults.add("empty", f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}")
     faults.check()
 
     # In words, for the user.
     count = f"{len(table.rows)} residues of {len(labels)}" if residues else f"{len(labels)}"
-    notes = table.notes
     unlabelled = sorted(there - wanted)
     if unlabelled:
         labelled = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
-        notes = [*notes, f"{labelled}; without one: {first_three(unlabelled)}"]
+        table.notes.append(f"{labelled}; without one: {first_three(unlabelled)}")
     origin = structure_files(data, each_chain=each_chain)
     return TableData(
         train=origin,
@@ -63,12 +67,18 @@ def table_set(
         test=origin,
         classes=table.classes,
         about=f"{table.kind} on {count} structures, {path}: {table.about}",
-        notes=notes,
+        notes=table.notes,
         options={"kind": table.kind, "residues": residues, "each_chain": each_chain, **table.options},
         labels=labels,
         split_of=split_of,
         family_of=family_of,
     )
+
+
+def _names_in(store: Path) -> set[str]:
+    """The names of all sources of a finished store: its proteins, and what was not read or not wanted."""
+    _, *failures = read_rows(store / FAILURES).values()
+    return {*ProteinStore(store).names, *(name for name, *_ in failures)}
 
 
 def _by_file(sources: Iterable[Source]) -> dict[str, str]:
@@ -99,8 +109,7 @@ def _by_name(
             name += f"_{row.chain}"
         other = known.setdefault((name, row.chain, row.place), row)
         if other is not row:
-            problem = f"row {row.number} is of {name:.100} {row.place}".rstrip()
-            faults.add("twice", f"{problem}, like row {other.number}: give their mean in one")
+            faults.add("twice", f"row {row.number} is of {name:.100}, like row {other.number}: give their mean in one")
         labels[name].append(row)
     return labels
 
@@ -117,43 +126,19 @@ def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     missing = sorted(names - there)
     if not missing:
         return
-    detail = f"names that match no structure ({len(missing)} of {len(names)}: {first_three(missing)}; {data} has"
-    detail += f" {len(there)}: {first_three(sorted(there))}"
-    written = {name.casefold(): name for name in there}
-    otherwise = [name for name in missing if name.casefold() in written]
-    if otherwise:
-        detail += f"; {otherwise[0]} is {written[otherwise[0].casefold()]} there"
+    has = f"{data} has {len(there)}: {first_three(sorted(there))}"
     made = [name for name in missing if DATE.fullmatch(name) or POWER.fullmatch(name)]
     if made:
-        kind = "date" if DATE.fullmatch(made[0]) else "number"
-        detail += f"; {made[0]} looks like a {kind} that a spreadsheet made of a name: format its column as text"
-    faults.add("none", f"{detail})")
-
-
-def _names_in(store: Path) -> set[str]:
-    """The names of all sources of a finished store: its proteins, and what was not read or not wanted."""
-    _, *failures = read_rows(store / FAILURES).values()
-    return {*ProteinStore(store).names, *(name for name, *_ in failures)}
-
-
-def _splits(labels: Mapping[str, Sequence[Row]], needed: Sequence[str], faults: Faults) -> dict[str, str]:
-    """The split of every structure; "" if its sequence decides, which is known when the structures are read.
-
-    Faults are a structure with several splits, and a split that is `needed` and has none.
-    """
-    splits = _same_for_all(labels, "split", faults)
-    empty = {*needed} - {*splits.values()}
-    if empty and "" not in splits.values():
-        faults.add("split", f"{len(labels)} structures leave none for {' and '.join(sorted(empty))}")
-    return splits
+        has += f"; {made[0]} looks like what a spreadsheet made of a name: format its column as text"
+    of = f"{len(missing)} of {len(names)}: {first_three(missing)}"
+    faults.add("none", f"names that match no structure ({of}; {has})")
 
 
 def _same_for_all(labels: Mapping[str, Sequence[Row]], field: str, faults: Faults) -> dict[str, str]:
-    """The `split` or `family` of every structure. It is a fault if its rows say different ones."""
+    """The `split` or `family` of every structure; "" if none is said. It is a fault if its rows say different ones."""
     found = {}
     for name, rows in labels.items():
         found[name], *others = {getattr(row, field) for row in rows}
         if others:
-            several = {"split": "splits", "family": "families"}[field]
-            faults.add(field, f"{name:.100} is in several {several}")
+            faults.add(field, f"{name:.100} has more than one {field}")
     return found

@@ -21,6 +21,7 @@ MANY = 8  # values below which the median says little of the spread
 LARGEST = 3.4e38  # in float32, in which targets are kept
 FEW = 10  # so many different whole numbers may be names of classes
 SHOWN = 12  # classes to list: about two lines
+CLASSES = ("classes", "labels")  # the kinds that are not numbers: one name, or any number of them
 
 
 def squeezed(text: str) -> str:
@@ -43,103 +44,110 @@ def _number(text: str) -> float | None:
 
 
 def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> str:
-    """The kind that the values look like. Raises ValueError if all of them are numbers with a unit."""
+    """The kind that the values of some columns look like. Some `words` say that a value was not measured."""
     texts = []
     for column in cells.values():
-        texts += [(number, text) for number, text in column.items() if squeezed(text) not in NOT_MEASURED | words]
-    others = [(number, text) for number, text in texts if _number(text) is None]
+        texts += [text for text in column.values() if squeezed(text) not in NOT_MEASURED | words]
+    others = [text for text in texts if _number(text) is None]
     if not others:
-        return "binary" if {_number(text) for _, text in texts} == {0, 1} else "regression"
+        return "binary" if {*map(_number, texts)} == {0, 1} else "regression"
 
-    # A text among numbers, or numbers with something else between their digits, is a mistake: see _checked_number.
-    if len(others) < len(texts) or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for _, text in others):
+    # Mistakes, see _checked_number: a text among numbers, something else between the digits of all, one unit of all.
+    units = [UNIT.fullmatch(text) for text in others]
+    one_unit = all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1
+    if len(others) < len(texts) or one_unit or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for text in others):
         return "regression"
+    return "labels" if any("," in text for text in others) else "classes"
 
-    # So is a number with a unit, if all have the same one.
-    units = [UNIT.fullmatch(text) for _, text in others]
-    if all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1:
-        number, text = others[0]
-        raise ValueError(f"row {number}: {text!r:.50} has a unit: write numbers alone. Names need --kind classes")
-    return "labels" if any("," in text for _, text in others) else "classes"
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def read_numbers(
-    cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str], faults: Faults
+    cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str], faults: Faults, odd: bool
 ) -> tuple[dict, str, list[str]]:
-    """Values by row, of several columns as lists with nan in the gaps; the values in words; notes."""
-    several = len(cells) > 1
-    values = {}
+    """Values by row, of several columns lists with nan in the gaps; the values in words; notes, also on `odd` ones."""
+    values: dict[int, list[float]] = {}
     about = []
     notes = []
     for i, (title, column) in enumerate(cells.items()):
-        of = f"{title}: " if several else ""
-        known, notes_of_column = _numbers_of(title, column, kind, words, faults)
+        of = f"{title}: " if len(cells) > 1 else ""
+        known = _numbers_of(column, kind, words, faults)
         if not known:
+            faults.add("column", f"column {title} has no value")
             continue
         for number, value in known.items():
             values.setdefault(number, [math.nan] * len(cells))[i] = value
-        size = f"{min(known.values()):g} to {max(known.values()):g}"
+        in_words = f"{min(known.values()):g} to {max(known.values()):g}"
         if kind == "binary":
-            size = f"{list(known.values()).count(1)} of {len(known)} are 1"
-        about.append(of + size)
-        notes += [of + note for note in notes_of_column]
+            in_words = f"{[*known.values()].count(1)} of {len(known)} are 1"
+        about.append(of + in_words)
+        notes += [of + note for note in _notes_of(column, known, kind)]
+        if odd and kind == "regression":
+            rows = [f"row {number}" for number in known]
+            notes += [of + note for note in odd_values(rows, np.array([*known.values()]))]
 
-    in_order = {number: row if several else row[0] for number, row in sorted(values.items())}
+    in_order = {number: row if len(cells) > 1 else row[0] for number, row in sorted(values.items())}
     return in_order, ", ".join(about), notes
 
 
-def _numbers_of(
-    title: str, column: Mapping[int, str], kind: str, words: Collection[str], faults: Faults
-) -> tuple[dict, list[str]]:
-    """The numbers of a column by row, without those that were not measured; notes."""
-    commas = [text for text in column.values() if "," in text and _number(text) is not None]
+def _numbers_of(column: Mapping[int, str], kind: str, words: Collection[str], faults: Faults) -> dict[int, float]:
+    """The numbers of a column by row, without those that were not measured."""
     known = {}
-    gaps = Counter()
     for number, text in column.items():
-        if squeezed(text) in NOT_MEASURED | words:
-            gaps[text or "empty"] += 1
-        else:
+        if squeezed(text) not in NOT_MEASURED | words:
             with faults.of("value"):
                 known[number] = _checked_number(number, text, kind)
-            if commas and "." in text:
-                mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
-                faults.add("points and commas", f"row {number}: {mixed}")
-    if not known:
-        faults.add("column", f"column {title} has no value")
-    if commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
-        plain = commas[0].replace(",", "")
-        decimal = commas[0].replace(",", ".")
-        which = f"is {commas[0]!r} {plain} or {decimal}? Some numbers are whole: write all without commas"
-        faults.add("column", which)
 
-    # What may not be meant.
+    # A comma may be that of decimals or of thousands.
+    commas = [column[number] for number in known if "," in column[number]]
+    points = [number for number in known if "." in column[number]]
+    if commas and points:
+        mixed = f"{column[points[0]]!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
+        faults.add("column", f"row {points[0]}: {mixed}")
+    elif commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
+        faults.add("column", f"is {commas[0]!r} a decimal comma? Some numbers are whole: write all without commas")
+    return known
+
+
+def _checked_number(number: int, text: str, kind: str) -> float:
+    """The value of a cell in row `number`. Raises ValueError if it is none of this kind."""
+    value = _number(text)
+    if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
+        return value
+    advice = f'if it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
+    raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}; write numbers alone; {advice}")
+
+
+def _notes_of(column: Mapping[int, str], known: Mapping[int, float], kind: str) -> list[str]:
+    """What may not be meant among the numbers of a column, which are `known` by row."""
     notes = []
+    texts = [column[number] for number in known]
+    commas = [text for text in texts if "," in text]
     if commas:
         notes.append(f"decimal commas, {commas[0]} is read as {_number(commas[0]):g}")
+    gaps = Counter(text or "empty" for number, text in column.items() if number not in known)
     if gaps:
         kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
         notes.append(f"{gaps.total()} of {len(column)} rows were not measured ({kinds})")
-    bounds = [text for text in column.values() if BOUND.match(text)]
+    bounds = [text for text in texts if BOUND.match(text)]
     if bounds:
         notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
-    different = len({*known.values()})
-    twins = _alike(column, known) if kind == "regression" else ""
-    if twins:
-        notes.append(f"{twins} are one number: --kind classes if they are names")
-    few = 1 < different <= FEW < len(known)
-    if kind == "regression" and few and all(value == int(value) for value in known.values()):
-        notes.append(f"only {different} different whole numbers: --kind classes if they are names")
-    return known, notes
+    if kind != "regression":
+        return notes
 
-
-def _alike(column: Mapping[int, str], known: Mapping[int, float]) -> str:
-    """Two texts that differ in zeros at their end alone, as 1.1 and 1.10 of a classification do; else nothing."""
+    # Are they names? 1.1 and 1.10 of a classification, or few whole numbers.
     written = defaultdict(set)
-    for number, value in known.items():
-        if "." in column[number]:
-            written[value].add(column[number])
-    several = [sorted(texts, key=len) for texts in written.values() if len(texts) > 1]
-    return " and ".join(several[0][:2]) if several else ""
+    for text, value in zip(texts, known.values()):
+        if "." in text:
+            written[value].add(text)
+    alike = [sorted(several) for several in written.values() if len(several) > 1]
+    if alike:
+        notes.append(f"{' and '.join(alike[0][:2])} are one number: --kind classes if they are names")
+    different = {*known.values()}
+    if 1 < len(different) <= FEW < len(known) and all(value == int(value) for value in different):
+        notes.append(f"only {len(different)} different whole numbers: --kind classes if they are names")
+    return notes
 
 
 def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
@@ -164,50 +172,34 @@ def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
     return notes
 
 
-def _checked_number(number: int, text: str, kind: str) -> float:
-    """The value of a cell in row `number`. Raises ValueError if it is none of this kind."""
-    value = _number(text)
-    if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
-        return value
-    advice = ""
-    if value is None:
-        unit = "; write numbers alone" if UNIT.fullmatch(text) else ""
-        advice = f'{unit}; if it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
-    raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}{advice}")
+# ---- classes ---------------------------------------------------------------------------------------------------------
 
 
 def read_classes(
-    column: Mapping[int, str], kind: str, words: Collection[str], fewest: int = 2
+    column: Mapping[int, str], kind: str, words: Collection[str]
 ) -> tuple[dict, tuple[str, ...], str, list[str]]:
     """Classes by row, a name or a list of names; all names; how many there are of each; notes."""
     not_measured = words if kind == "labels" else {*words, ""}
-    there = {number: text for number, text in column.items() if squeezed(text) not in not_measured}
-    several = {}
-    for number, text in there.items():
-        parts = [part.strip() for part in text.split(",")]
-        several[number] = [part for part in parts if part]
-    count = Counter(there.values())
+    values: dict = {number: text for number, text in column.items() if squeezed(text) not in not_measured}
+    count = Counter(values.values())
     if kind == "labels":
-        count = Counter(name for names in several.values() for name in names)
-    if len(count) < fewest:
-        raise ValueError(f"one class only: {[*count]!r:.100}")
-
-    # In words, with what may not be meant.
-    commonest = ", ".join(f"{name} {number}" for name, number in count.most_common(SHOWN))
-    about = f"{len(count)} classes: {commonest}"
+        for number, text in values.items():
+            parts = [part.strip() for part in text.split(",")]
+            values[number] = [part for part in parts if part]
+        count = Counter(name for names in values.values() for name in names)
+    sizes = [f"{name} {size}" for name, size in count.most_common()]
+    about = f"{len(count)} classes: {', '.join(sizes[:SHOWN])}"
     if len(count) > SHOWN:
         about += ", ..."
+
+    # What may not be meant.
     notes = []
-    gaps = len(column) - len(there)
-    if gaps:
-        notes.append(f"{gaps} of {len(column)} rows have no class")
-    written = {}  # class in small letters -> as it is written
+    if len(values) < len(column):
+        notes.append(f"{len(column) - len(values)} of {len(column)} rows have no class")
+    written = defaultdict(list)  # class in small letters -> as it is written
     for name in count:
-        written.setdefault(squeezed(name), []).append(name)
+        written[squeezed(name)].append(name)
     for names in written.values():
         if len(names) > 1:
             notes.append(f"{first_three(names)} are different classes: are they meant to be?")
-    once = [*count.values()].count(1)
-    if once > len(count) / 2:
-        notes.append(f"{once} of {len(count)} classes are named once: is this the right column?")
-    return several if kind == "labels" else there, tuple(sorted(count)), about, notes
+    return values, tuple(sorted(count)), about, notes
