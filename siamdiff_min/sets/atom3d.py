@@ -23,7 +23,7 @@ import torch
 
 from ..files import StructureError, structure_errors
 from ..protein.constants import ATOM_INDEX, ONE_LETTER, PARENT, PARENT_ATOM, RESIDUE_INDEX
-from ..reading.columns import AtomRow, columns_of
+from ..reading.columns import Atoms, Column
 from ..reading.policy import assemble
 from ..reading.sources import LMDB, Listing, Origin
 from ..reading.structure import Structure, join
@@ -141,9 +141,17 @@ def _content(path: str, index: int):
 
 # ---- frames ----------------------------------------------------------------------------------------------------------
 
-_TEXTS = ["chain", "insertion_code", "resname", "name", "altloc"]
-_VALUES = ["residue", "occupancy", "element", "x", "y", "z", "model", "subunit"]
-_ENDS = [[f"{name}{end}" for name in ("subunit", "model", "chain", "residue")] for end in (0, 1)]
+_TEXTS = {"chain": "chain", "code": "insertion_code", "residue": "resname", "atom": "name", "altloc": "altloc"}
+_COLUMNS = [*_TEXTS.values(), "residue", "occupancy", "element", *"xyz", "model", "subunit"]
+_END = ("subunit", "model", "chain", "residue")  # what a pair tells of each of its residues
+
+
+class Frame(NamedTuple):
+    """A data frame of atoms, with the model and the subunit of every row."""
+
+    atoms: Atoms
+    model: Column
+    subunit: Column
 
 
 def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
@@ -157,32 +165,33 @@ def _columns(item: dict, name: str, wanted: Sequence[str]) -> list[tuple]:
     return [table[column] for column in wanted]
 
 
-def _atoms(item: dict, name: str) -> list[tuple]:
-    """A frame of atoms as (`AtomRow`, model, subunit), one for every row."""
-    *texts, number, occupancy, element, x, y, z, model, subunit = _columns(item, name, _TEXTS + _VALUES)
-    chain, code, residue, atom, altloc = (map(str.strip, column) for column in texts)
-    rows = map(
-        AtomRow,
-        chain,
-        map(operator.index, number),
-        (text or " " for text in code),
-        residue,
-        atom,
-        altloc,
-        (1.0 if value is None else float(value) for value in occupancy),
-        zip(map(float, x), map(float, y), map(float, z)),
-        ((text or "").upper() for text in element),
+def _frame(item: dict, name: str) -> Frame:
+    """A frame of atoms. Raises ValueError or TypeError if it holds something else."""
+    column = dict(zip(_COLUMNS, _columns(item, name, _COLUMNS)))
+    texts = {field: Column.of(column[title]).map(str.strip) for field, title in _TEXTS.items()}
+    texts["code"] = texts["code"].map(lambda code: code or " ")
+    size = len(column["residue"])
+    atoms = Atoms(
+        **texts,
+        number=np.array([operator.index(number) for number in column["residue"]], np.int64),
+        occupancy=np.array([1.0 if value is None else float(value) for value in column["occupancy"]]),
+        xyz=np.stack([[float(value) for value in column[axis]] for axis in "xyz"], axis=1),
+        element=Column.of(column["element"]).map(lambda text: (text or "").upper()),
+        hetero=np.zeros(size, bool),
+        b_factor=Column.constant("", size),
+        place=np.arange(size),
+        marks=(),
     )
-    return list(zip(rows, model, subunit))
+    return Frame(atoms, Column.of(column["model"]), Column.of(column["subunit"]))
 
 
-def _structure(path: str, atoms: list[tuple], subunit=None) -> Structure:
+def _structure(path: str, frame: Frame, subunit=None) -> Structure:
     """The protein of the first model: of one subunit, or of all. `path` names the item in messages."""
-    chosen = [(row, model) for row, model, name in atoms if subunit is None or name == subunit]
-    if not chosen:
+    rows = np.flatnonzero(frame.subunit.where(lambda name: subunit is None or name == subunit))
+    if not len(rows):
         raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
-    atoms = columns_of([row for row, model in chosen if model == chosen[0][1]])
-    return assemble(path, atoms, {}, restore_codes=False)
+    model = frame.model.index[rows]
+    return assemble(path, frame.atoms.take(rows[model == model[0]]), {}, restore_codes=False)
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
@@ -211,7 +220,7 @@ def _read_psr(path: str, item: dict) -> Structure:
     if not 0 <= score <= 1:  # also refuses NaN
         raise ValueError(f"gdt_ts is {score}, not between 0 and 1")
     labels = {"kind": "regression", "values": [score], "target": target}
-    return replace(_structure(path, _atoms(item, "atoms")), labels=labels)
+    return replace(_structure(path, _frame(item, "atoms")), labels=labels)
 
 
 _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild type, chain, number, code, mutant
@@ -226,7 +235,7 @@ def _read_msp(path: str, item: dict) -> Structure:
     stabilised = str(item["label"])
     if stabilised not in ("0", "1"):
         raise ValueError(f"label is {stabilised!r:.20}")
-    sides = [_structure(path, _atoms(item, f"{side}_atoms")) for side in ("original", "mutated")]
+    sides = [_structure(path, _frame(item, f"{side}_atoms")) for side in ("original", "mutated")]
     row_of = [{position: row for row, position in enumerate(side.positions)} for side in sides]
     mutated: list[list[int]] = [[], []]
     for text in name.rpartition("_")[2].split(","):
@@ -254,11 +263,12 @@ def _read_pip(path: str, item: dict) -> Structure:
     knows no insertion codes: it means the first residue with that number.
     """
     # the pairs that touch, and the two subunits that they are of
-    atoms = _atoms(item, "atoms_pairs")
+    frame = _frame(item, "atoms_pairs")
     (touching,) = _columns(item, "atoms_neighbors", ["label"])
     ends = []
-    for columns in _ENDS:
-        subunit, model, chain, number = _columns(item, "atoms_neighbors", columns)
+    for end in (0, 1):
+        columns = _columns(item, "atoms_neighbors", [f"{name}{end}" for name in _END])
+        subunit, model, chain, number = columns
         ends.append(zip(subunit, model, map(str.strip, chain), number))
     pairs = [pair for *pair, touch in zip(*ends, touching) if touch == 1]
     subunits = list(dict.fromkeys(end[0] for pair in pairs for end in pair))
@@ -266,10 +276,10 @@ def _read_pip(path: str, item: dict) -> Structure:
         raise StructureError(path, "positive pairs of other than two subunits", f"{subunits!r:.200}")
 
     # their residues, as pairs name them
-    sides = [_structure(path, atoms, name) for name in subunits]
+    sides = [_structure(path, frame, name) for name in subunits]
     keys = []
     for name, side in zip(subunits, sides, strict=True):
-        model = next(model for _, model, subunit in atoms if subunit == name)
+        model, *_ = frame.model.texts(frame.subunit.where(name.__eq__))
         keys += [(name, model, chain, number) for chain, number, _ in side.positions]
     rows = _rows_of(keys)
 
@@ -294,10 +304,10 @@ def _read_res(path: str, item: dict) -> Structure:
 
     Of such a residue a sample shows the backbone only, whatever is listed (`samples.EnvironmentSamples`).
     """
-    atoms = _atoms(item, "atoms")
+    frame = _frame(item, "atoms")
     (names,) = _columns(item, "labels", ["subunit"])
-    structure = _structure(path, atoms)
-    atom_of = _atoms_of_rows(structure, atoms)
+    structure = _structure(path, frame)
+    atom_of = _atoms_of_rows(structure, frame)
 
     # The name of an environment has no insertion code, so the type decides between residues that share a number.
     types = structure.protein.residue_type.tolist()
@@ -323,17 +333,19 @@ def _read_res(path: str, item: dict) -> Structure:
     return replace(structure, dropped=structure.dropped + dropped, labels=labels)
 
 
-def _atoms_of_rows(structure: Structure, atoms: list[tuple]) -> np.ndarray:
-    """For every row of a frame (`_atoms`) its atom in the structure; -1 if the parsing policy left it out."""
+def _atoms_of_rows(structure: Structure, frame: Frame) -> np.ndarray:
+    """For every row of a frame its atom in the structure; -1 if the parsing policy left it out."""
     protein = structure.protein
     positions = structure.positions
     owners = zip(protein.atom_residue.tolist(), protein.atom_name.tolist())
-    atom = {(*positions[residue], name): i for i, (residue, name) in enumerate(owners)}
-    found = np.full(len(atoms), -1)
-    for i, (row, model, _) in enumerate(atoms):
-        if model == atoms[0][1]:
-            name = ATOM_INDEX.get(PARENT_ATOM.get((row.residue, row.atom), row.atom))
-            found[i] = atom.get((row.chain, row.number, row.code, name), -1)
+    atom_of = {(*positions[residue], name): i for i, (residue, name) in enumerate(owners)}
+    found = np.full(len(frame.atoms), -1)
+    rows = np.flatnonzero(frame.model.index == frame.model.index[0])
+    atoms = frame.atoms.take(rows)
+    place = atoms.chain.texts(), atoms.number.tolist(), atoms.code.texts()
+    for row, chain, number, code, residue, atom in zip(rows, *place, atoms.residue.texts(), atoms.atom.texts()):
+        name = ATOM_INDEX.get(PARENT_ATOM.get((residue, atom), atom))
+        found[row] = atom_of.get((chain, number, code, name), -1)
     return found
 
 
