@@ -7,53 +7,40 @@ has two modules: the first reads its options without torch, the second is loaded
 import os
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from . import __version__
 from .files import Parser, console, load_module
 from .names import check_there, find_weights
 
-COMMANDS = {  # name -> the function that reads its options, the module whose `run` takes them, and what it does
-    "train": (
-        ".training.config:pretrain_options",
-        ".pretrain",
-        "pre-train an encoder: DiffPreT, SiamDiff, and what they are compared with",
-    ),
-    "finetune": (
-        ".training.config:finetune_options",
-        ".finetune",
-        "fine-tune an encoder on a task, score or apply the model",
-    ),
-    "embed": (
-        ".tools.options:embed",
-        ".tools.embed.command",
-        "representations of your own structures, as embeddings.npz",
-    ),
-    "nearest": (
-        ".tools.options:nearest",
-        ".tools.nearest.command",
-        "the structures most like another one, with an E-value",
-    ),
-    "mutants": (
-        ".tools.options:mutants",
-        ".tools.mutants.command",
-        "which mutants to make next, from a structure and a few measured ones",
-    ),
-    "color": (
-        ".tools.options:color",
-        ".tools.color",
-        "a number for every residue, as colours of a copy of the structure",
-    ),
-    "report": (".tools.options:report", ".tools.report.command", "a page that shows a run, or compares several"),
-    "build": (".tools.options:build", ".tools.build", "convert structures to a store, and check it"),
+
+class Command(NamedTuple):
+    """The function that reads its options, the module whose `run` takes them, and what it does."""
+
+    options: str
+    module: str
+    purpose: str
+
+
+COMMANDS = {
+    "train": Command(".training.config:pretrain_options", ".pretrain", "pre-train an encoder, by SiamDiff and others"),
+    "finetune": Command(".training.config:finetune_options", ".finetune", "fine-tune an encoder, score or apply it"),
+    "embed": Command(".tools.options:embed", ".tools.embed.command", "representations of your own structures"),
+    "nearest": Command(".tools.options:nearest", ".tools.nearest.command", "the structures most like another one"),
+    "mutants": Command(".tools.options:mutants", ".tools.mutants.command", "which mutants to make next"),
+    "color": Command(".tools.options:color", ".tools.color", "a number for every residue, as colours of a structure"),
+    "report": Command(".tools.options:report", ".tools.report.command", "a page that shows a run, or compares several"),
+    "build": Command(".tools.options:build", ".tools.build", "convert structures to a store, and check it"),
 }
-TABLE = (".tools.table.options:table_options", ".tools.table.command")  # finetune with labels of the user's own
+# `finetune` with labels of the user's own.
+TABLE = Command(".tools.table.options:table_options", ".tools.table.command", "")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit status of the command."""
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="siamdiff", description="Pre-training protein structure encoders by diffusion.")
-    commands = "\n".join(f"  {name:9} {purpose}" for name, (*_, purpose) in COMMANDS.items())
+    commands = "\n".join(f"  {name:9} {command.purpose}" for name, command in COMMANDS.items())
     parser.usage = (
         f"siamdiff COMMAND [options]\n\n{commands}\n\nsiamdiff COMMAND --help lists the options of a command."
     )
@@ -67,12 +54,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(command: str, argv: Sequence[str]) -> int:
     """Run a command; returns its exit status. Raises SiamDiffError, and SystemExit for a wrong command line."""
-    reader, module, *_ = TABLE if command == "finetune" and is_of_table(argv) else COMMANDS[command]
-    where, _, function = reader.partition(":")
+    chosen = TABLE if command == "finetune" and is_of_table(argv) else COMMANDS[command]
+    where, _, function = chosen.options.partition(":")
     options = getattr(load_module(where), function)(argv)
     check_there(options)
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch: threads that wait soon sleep
-    return load_module(module).run(options)
+    return load_module(chosen.module).run(options)
 
 
 def is_of_table(argv: Sequence[str]) -> bool:

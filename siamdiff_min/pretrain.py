@@ -17,10 +17,11 @@ from .encoders import weights
 from .reading.crops import Crops, split
 from .reading.store import open_store
 from .training import checkpoint
-from .training.config import flag, parent_of, printed
+from .training.config import flag, printed
 from .training.engine import Run, begin, train
 from .training.evaluation import Kept, evaluate
 from .training.metrics_file import summary
+from .training.presets import parent_of
 from .training.ranks import Ranks, launch
 
 # Held-out proteins that are measured, each DRAWS times, after every epoch: of 365,000 structures 5 % would be 18,000.

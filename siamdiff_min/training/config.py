@@ -16,30 +16,8 @@ from typing import NamedTuple
 from ..conventions import CONVENTIONS
 from ..files import ConfigError, Parser, import_plugins, load_module
 from ..machine import cores, world_size
-from ..names import (
-    ABLATIONS,
-    IDENTITY,
-    LEVELS,
-    ONE_LEVEL,
-    SIZES,
-    STAGED,
-    Choices,
-    find_weights,
-)
-from .presets import (
-    EPOCHS,
-    LR_DECAYS,
-    MAX_RESIDUES,
-    OFFICIAL_EPOCHS,
-    OURS,
-    SMALL_TASK,
-    SMALLER,
-    TABLE_5,
-    TABLE_6,
-    USUAL,
-    differences,
-    table_of,
-)
+from ..names import ABLATIONS, IDENTITY, LEVELS, ONE_LEVEL, SIZES, STAGED, Choices, find_weights
+from .presets import LR_DECAYS, TABLE_5, TABLE_6, USUAL, by_preset, differences, table_of
 
 METHODS = Choices(list(TABLE_5), "pretraining", "OBJECTIVES")
 TASKS = Choices(list(TABLE_6), "downstream.tasks", "TASKS")
@@ -272,7 +250,7 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int | None)
     level = "residue" if tuned and config.task == "ec" else "atom"
     config = filled(config, {"level": ONE_LEVEL.get(config.encoder, level)})
     check_choices(config, subject, source)
-    config = filled(config, *presets(config, subject))
+    config = filled(config, *by_preset(config, subject))
     world = world or world_size()
     together = world * config.batch_size
     workers = min(4, max(1, cores() // world))  # four keep up with a GPU (docs/performance.md)
@@ -301,34 +279,6 @@ def filled(config: Namespace, *sources: Mapping) -> Namespace:
 def replace(config: Namespace, **changes) -> Namespace:
     """The same options with some changes."""
     return Namespace(**{**vars(config), **changes})
-
-
-def presets(config: Namespace, subject: str) -> tuple[Mapping, ...]:
-    """Steps 3 and 4 of `settled`: the size, the number of epochs, the row of Table 5 or 6. Raises ConfigError."""
-    chosen = getattr(config, subject)  # a task of a plugin needs no row
-    rows = TABLE_6.get(chosen, TABLE_6["psr"]) if subject == "task" else TABLE_5.get(chosen, {})
-    if config.level not in rows:
-        levels = f"exists at {' and '.join(rows)} level, not at {config.level} level"
-        raise ConfigError(f"{flag(subject, chosen)} {levels if rows else 'needs a row in TABLE_5 of presets.py'}")
-    paper = rows[config.level]._asdict()
-    if subject == "task":
-        paper |= {"epochs": [paper["epochs"]], "lr": 1e-4, "max_residues": MAX_RESIDUES.get((chosen, config.level))}
-        official = OFFICIAL_EPOCHS.get(chosen, {}) if config.preset == "official" else {}
-        small = SMALL_TASK | {"batch_size": min(paper["batch_size"], SMALL_TASK["batch_size"])}
-        return small if config.size != "paper" else {}, official, paper
-    parent = parent_of(chosen)
-    staged = chosen in STAGED
-    small = SMALLER.get((config.size, config.level), {}) | SMALLER.get((config.size, config.level, parent), {})
-    if small and not staged:
-        small = small | {"epochs": [sum(small["epochs"])]}
-    epochs = {"epochs": EPOCHS.get(config.preset, EPOCHS["paper"]) if staged else [50]}
-    # A plugin's own row means what it says, at every size.
-    return (paper, small, epochs) if parent is None else (small, epochs, paper)
-
-
-def parent_of(method: str) -> str | None:
-    """The method of the package whose row of TABLE_5 this one has: itself, or the one that a plugin varies."""
-    return next((name for name in OURS if TABLE_5[name] is TABLE_5.get(method)), None)
 
 
 def check_choices(config: Namespace, subject: str, source: Mapping) -> None:

@@ -2,11 +2,12 @@
 
 import math
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import NamedTuple
 
 from ..conventions import OFFICIAL, PAPER, Conventions
+from ..files import ConfigError
 from ..names import STAGED
 
 
@@ -73,6 +74,38 @@ def cosine(step: int, steps: int) -> float:
 
 # --lr-decay -> (step, steps of the run) -> the share of --lr that this step takes. A plugin may add a row.
 LR_DECAYS: dict[str, Callable[[int, int], float] | None] = {"none": None, "cosine": cosine}
+
+
+def by_preset(config: Namespace, subject: str) -> tuple[Mapping, ...]:
+    """What the size, the number of epochs and the row of Table 5 or 6 give a run; the first that has an option counts.
+
+    `subject` is "method" or "task". Raises ConfigError for a level or method without a row.
+    """
+    chosen = getattr(config, subject)  # a task of a plugin needs no row
+    rows = TABLE_6.get(chosen, TABLE_6["psr"]) if subject == "task" else TABLE_5.get(chosen, {})
+    if config.level not in rows:
+        levels = f"exists at {' and '.join(rows)} level, not at {config.level} level"
+        raise ConfigError(f"--{subject} {chosen} {levels if rows else 'needs a row in TABLE_5 of presets.py'}")
+    paper = rows[config.level]._asdict()
+    if subject == "task":
+        paper |= {"epochs": [paper["epochs"]], "lr": 1e-4, "max_residues": MAX_RESIDUES.get((chosen, config.level))}
+        official = OFFICIAL_EPOCHS.get(chosen, {}) if config.preset == "official" else {}
+        small = SMALL_TASK | {"batch_size": min(paper["batch_size"], SMALL_TASK["batch_size"])}
+        return small if config.size != "paper" else {}, official, paper
+
+    parent = parent_of(chosen)
+    small = SMALLER.get((config.size, config.level), {}) | SMALLER.get((config.size, config.level, parent), {})
+    epochs = {"epochs": EPOCHS.get(config.preset, EPOCHS["paper"])}
+    if chosen not in STAGED:
+        epochs = {"epochs": [50]}
+        small = {name: [sum(value)] if name == "epochs" else value for name, value in small.items()}
+    # A plugin's own row means what it says, at every size.
+    return (paper, small, epochs) if parent is None else (small, epochs, paper)
+
+
+def parent_of(method: str) -> str | None:
+    """The method of the package whose row of TABLE_5 this one has: itself, or the one that a plugin varies."""
+    return next((name for name in OURS if TABLE_5[name] is TABLE_5.get(method)), None)
 
 
 class Difference(NamedTuple):
