@@ -38,7 +38,7 @@ import torch
 
 from siamdiff_min.downstream import metrics
 from siamdiff_min.files import write_file
-from siamdiff_min.reading.bundled import bundled
+from siamdiff_min.reading.sources import bundled
 from siamdiff_min.tools.evidence import permutation
 from siamdiff_min.tools.evidence.bootstrap import difference_interval, redrawn
 from siamdiff_min.tools.table import folds, linear

@@ -29,8 +29,7 @@ from siamdiff_min.files import console, write_file
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.reading.bundled import bundle_index, bundle_path
-from siamdiff_min.reading.sources import Source, find_structures
+from siamdiff_min.reading.sources import Source, bundle_index, bundle_path, find_structures
 from siamdiff_min.reading.structure import join
 from siamdiff_min.sets.demo import FILE, SHAKE, model
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # what `__getattr__` loads, for those who read types
     from .encoders.weights import list_encoders, load_encoder
     from .pretraining import OBJECTIVES, SCHEDULES, Schedule, SiamDiff
     from .protein.protein import Protein
-    from .reading.bundled import bundled
     from .reading.parse import read_structure
+    from .reading.sources import bundled
     from .reading.structure import Structure
     from .tools.embed.embedder import Embedder
     from .tools.mutants.ranking import Ranking, rank_mutants
@@ -48,7 +48,7 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     **dict.fromkeys(("Ranking", "rank_mutants"), ".tools.mutants.ranking"),
     "Embedder": ".tools.embed.embedder",
     "Embedding": ".embedding",
-    "bundled": ".reading.bundled",
+    "bundled": ".reading.sources",
     "random_encoder": ".tools.random_encoder",
     "read_structure": ".reading.parse",
     "whiten": ".tools.nearest.scale",
@@ -63,42 +63,15 @@ PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for
     "from_atom37": ".tools.formats.arrays",
     "from_ca": ".tools.formats.arrays",
     "check_plausible": ".tools.formats.plausible",
+    **dict.fromkeys(("looks_right", "is_different"), ".tools.formats.content"),
+    **dict.fromkeys(("told_by_tables", "plddt_by_residue", "plddt_of"), ".tools.formats.plddt"),
     "repair": ".tools.formats.repair",
 }
-__all__ = [
-    "ENCODERS",
-    "GVPGNN",
-    "OBJECTIVES",
-    "SCHEDULES",
-    "TASKS",
-    "CheckpointError",
-    "ConfigError",
-    "ESMGearNet",
-    "Embedder",
-    "Embedding",
-    "Encoder",
-    "Encoding",
-    "GearNet",
-    "MachineError",
-    "Protein",
-    "Ranking",
-    "Schedule",
-    "SiamDiff",
-    "SiamDiffError",
-    "StoreError",
-    "Structure",
-    "StructureError",
-    "Task",
-    "UnwantedError",
-    "WriteError",
-    "bundled",
-    "list_encoders",
-    "load_encoder",
-    "random_encoder",
-    "rank_mutants",
-    "read_structure",
-    "whiten",
-]
+__all__ = ["ConfigError", "MachineError", "SiamDiffError", "StoreError", "StructureError", "UnwantedError"]
+__all__ += ["ENCODERS", "GVPGNN", "CheckpointError", "ESMGearNet", "Embedder", "Embedding", "Encoder", "Encoding"]
+__all__ += ["OBJECTIVES", "SCHEDULES", "TASKS", "GearNet", "Protein", "Ranking", "Schedule", "SiamDiff", "Structure"]
+__all__ += ["Task", "WriteError", "bundled", "list_encoders", "load_encoder", "random_encoder", "rank_mutants"]
+__all__ += ["read_structure", "whiten"]
 
 
 def __getattr__(name: str):

@@ -5,7 +5,6 @@ that a user can cause is a `SiamDiffError` whose text is one sentence; the comma
 """
 
 import argparse
-import codecs
 import contextlib
 import csv
 import difflib
@@ -203,35 +202,19 @@ def structure_errors(path, reason: str) -> Iterator[None]:
         raise StructureError(path, reason, f"{name}{error}"[:200]) from error
 
 
-def read_rows(path, separators: str = "\t") -> dict[int, list[str]]:
-    """The cells of a table of text, by the number of the row in a spreadsheet, without blank rows.
+def read_rows(path, separator: str = "\t", text: str | None = None) -> dict[int, list[str]]:
+    """The cells of a table of text in UTF-8, by the number of the row in a spreadsheet, without blank rows.
 
-    Between the cells stands the first of `separators`, or if line 1 has none, the one that it has most of. A cell may
-    be in quotes, as Excel and pandas write it. White space around a cell is removed. Raises StructureError.
+    A cell may be in quotes, as Excel and pandas write it. White space around a cell is removed. With `text`, which has
+    been read, `path` only names it. Raises StructureError.
     """
-    with structure_errors(path, "cannot be opened"):
-        data = Path(path).read_bytes()
-    if data.startswith((b"PK\3\4", b"\xd0\xcf\x11\xe0")):
-        raise StructureError(path, "a workbook, not text", "save it as CSV")
-    text = _decoded(data)
-    first = next(iter(text.strip().splitlines()), "")
-    separator = separators[0] if separators[0] in first else max(separators, key=first.count)
+    if text is None:
+        with structure_errors(path, "cannot be opened"):
+            text = Path(path).read_text("utf-8-sig")
     with structure_errors(path, "malformed table"):
-        if separator not in first and '" "' in first:  # as write.table of R
-            raise ValueError("blanks set its cells apart, in place of tabs, semicolons or commas")
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
         cells = {number: [cell.strip() for cell in row] for number, row in enumerate(rows, 1)}
     return {number: row for number, row in cells.items() if any(row)}
-
-
-def _decoded(data: bytes) -> str:
-    """Text in UTF-8, or as Excel may write it: UTF-16, or the code page of Western Windows."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return data.decode("utf-16", errors="replace")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")
 
 
 def checksum(path: Path) -> str:

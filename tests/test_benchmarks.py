@@ -26,8 +26,7 @@ from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.constants import CA, ONE_LETTER
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.reading.bundled import bundle_index, bundle_path
-from siamdiff_min.reading.sources import find_structures
+from siamdiff_min.reading.sources import bundle_index, bundle_path, find_structures
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.training.config import TABLE_5
 

@@ -527,7 +527,7 @@ def changed(text: str, shift: int, chain: str) -> str:
 def test_a_loop_that_has_moved_stands_out(tmp_path, monkeypatch, capsys):
     """With equal numbers, and with others that only the sequences match: the same residues, above the noise."""
     source = next(source for source in find_structures(bundle_path()).sources if source.name == "1A2P_A")
-    text = gzip.decompress(source._member()).decode()
+    text = gzip.decompress(source.member_bytes()).decode()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "a.pdb", "b.pdb"])
     Path("a.pdb").write_text(text)

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 CHECK = """
 import os, siamdiff_min
 from importlib.metadata import distribution
-from siamdiff_min.reading.bundled import bundle_index, bundle_path
+from siamdiff_min.reading.sources import bundle_index, bundle_path
 from siamdiff_min.encoders.weights import BUNDLED
 scripts = [entry for entry in distribution("siamdiff-min").entry_points if callable(entry.load())]
 print(siamdiff_min.__file__, len(bundle_index()), sorted(os.listdir(bundle_path())), sep="\\n")

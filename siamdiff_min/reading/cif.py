@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
-from ..files import StructureError
+from ..files import StructureError, part, part_or_none
 from ..protein.constants import PARENT
 from .columns import (
     BLANK,
@@ -29,10 +29,8 @@ from .columns import (
     Model,
     changes,
     decimals,
-    groups_of,
     pieces,
 )
-from .plddt import CONFIDENCE, told_by_tables
 
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
@@ -246,7 +244,7 @@ def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
     blocks = _blocks(path, content)
     for tables in blocks[:1]:
         for name, column in tables.items():
-            if name.startswith((SITE, *CONFIDENCE)) and not isinstance(column, Values):
+            if name.startswith(SITE) and not isinstance(column, Values):
                 tables[name] = Values.of(column)
     yield from models_of(path, blocks)
 
@@ -260,7 +258,8 @@ def models_of(path: str, blocks: Sequence[Mapping]) -> Iterator[Model]:
         return
     tables = blocks[0]
     size = rows_of_atoms(path, tables)
-    plddt, predicted = told_by_tables(tables)
+    told_by_tables = part_or_none("told_by_tables")
+    plddt, predicted = told_by_tables(tables) if told_by_tables else ({}, False)
     columns_to_come = dict(COLUMNS)
     if predicted is False:
         columns_to_come["b_factor"] = ("", "?")  # nobody looks at it
@@ -330,7 +329,7 @@ def _atoms(columns: dict[str, Column], xyz: list, place: np.ndarray, plddt: dict
         xyz=np.stack([_coordinates(axis) for axis in xyz], axis=1),
         element=columns["element"].map(str.upper),
         hetero=columns["group"].where(lambda text: text.upper() == "HETATM"),
-        b_factor=_by_residue(columns, plddt) if plddt else columns["b_factor"],
+        b_factor=part("plddt_by_residue")(columns, plddt) if plddt else columns["b_factor"],
         place=place,
         marks=(label,),
     )
@@ -343,14 +342,6 @@ def _coordinates(axis) -> np.ndarray:
     others = np.flatnonzero(~sound)
     values[others] = [float(text) for text in axis.take(others).texts()]
     return values
-
-
-def _by_residue(columns: dict[str, Column], plddt: dict[tuple, str]) -> Column:
-    """The pLDDT of the residue of every atom, "" without one: its B factor may be on another scale."""
-    label, place = columns["label"], columns["label_number"]
-    first = changes(label.index, place.index)
-    found = [plddt.get(of_residue, "") for of_residue in zip(label.texts(first), place.texts(first))]
-    return Column.of(found, groups_of(first, len(label.index)))
 
 
 def is_mmcif(content: bytes) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..protein.protein import Protein
-from .bundled import bundle_index
+from .sources import bundle_index
 from .store import ProteinStore
 
 

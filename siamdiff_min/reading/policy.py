@@ -18,7 +18,6 @@ from ..files import StructureError, part_or_none
 from ..protein.check import check_protein
 from ..protein.constants import ATOM_INDEX, ATOM_NAMES, CA, PARENT, PARENT_ATOM, RESIDUE_ATOMS
 from .columns import Atoms, Column, changes, groups_of, one_key
-from .plddt import plddt_of
 from .residues import Residues
 from .structure import Structure
 
@@ -60,7 +59,9 @@ def assemble(
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
         raise StructureError(path, "no protein in it", f"skipped: {reasons}" if reasons else "")
     protein, chain_names = residues.protein(path)
-    plddt, of_residues = (None, None) if predicted is False else plddt_of(residues, predicted)
+    plddt, of_residues = None, None
+    if predicted is not False and (plddt_of := part_or_none("plddt_of")):
+        plddt, of_residues = plddt_of(residues, predicted)
     check_protein(path, protein, chain_names)
     return Structure(protein, chain_names, counts, plddt=plddt, residue_plddt=of_residues)
 

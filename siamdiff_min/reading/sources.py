@@ -3,25 +3,30 @@
 The result is a list of `Source`. Each can be read on its own, in another process too.
 """
 
-import contextlib
 import gzip
 import hashlib
-import math
 import os
-import re
 import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 
-from ..files import MachineError, StructureError, UnwantedError, blame_machine, part, structure_errors
+from ..files import (
+    ConfigError,
+    MachineError,
+    StructureError,
+    blame_machine,
+    first_three,
+    part,
+    part_or_none,
+    read_rows,
+    structure_errors,
+)
 from .endings import (
     ARCHIVES,
     ENDINGS,
@@ -36,6 +41,7 @@ from .endings import (
 from .parse import read_structure
 from .structure import Structure
 
+ENOUGH = 100  # pairs of files in an archive that are alike; then one program wrote all of them, in several formats
 LMDB = "data.mdb"
 LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no data
 
@@ -50,24 +56,19 @@ class Source:
     offset: int = 0  # of the member's first byte in a tar or database
     size: int = 0  # of the member, bytes
     label: Callable[[Structure], Structure] | None = None  # adds the labels; can be pickled
-    min_plddt: float | None = None  # a predicted structure with a lower mean is not wanted
 
     def __str__(self) -> str:
         return self.path if self.member is None else f"{self.path}:{self.member}"
 
     def read(self) -> Structure:
-        """Parse the structure and add its labels. Raises StructureError, UnwantedError by `min_plddt`."""
-        data = self._member()
+        """Parse the structure and add its labels. Raises StructureError."""
+        data = self.member_bytes()
         if (self.member or self.path).endswith(FOLDCOMP):
             data = part("foldcomp_text")(str(self), Path(self.path).read_bytes() if data is None else data)
         structure = read_structure(str(self), data)
-        if self.min_plddt is not None and structure.plddt is not None:
-            if structure.plddt < self.min_plddt:
-                raise UnwantedError(self, f"mean pLDDT below {self.min_plddt:g}", f"{structure.plddt:.1f}")
-            structure.dropped["files that name neither pLDDT nor an experiment (kept)"] += math.isnan(structure.plddt)
         return structure if self.label is None else self.label(structure)
 
-    def _member(self) -> bytes | None:
+    def member_bytes(self) -> bytes | None:
         """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
             if self.path.endswith((*ARCHIVES, LOOKUP)):
@@ -141,23 +142,30 @@ class Origin:
 
 
 def bundle_path() -> Path:
-    """Folder with the structures that come with the package, see its README."""
+    """Folder with the structures that come with the package: 180 chains and 37 complexes, see its README."""
     return Path(__file__).parent / "bundle"
 
 
-def structure_files(path=None, min_plddt: float | None = None, each_chain: bool = False) -> Origin:
-    """The structures under `path`, or those bundled with the package; see `Source` and `Origin` for the others."""
+def bundle_index() -> list[dict[str, str]]:
+    """Rows of the bundle's index.tsv as text: `file`, `pdb_id`, `chains`, `n_residues`, `ec`, `split` and more."""
+    header, *rows = read_rows(bundle_path() / "index.tsv").values()
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def bundled(name: str = "5PTI_A") -> Structure:
+    """A chain or complex of the bundle by its name: the PDB id, an underscore, its chains. Raises ConfigError."""
+    sources = {source.name: source for source in find_structures(bundle_path()).sources}
+    if name not in sources:
+        raise ConfigError(f"{name} is not in the bundle, which has {first_three(list(sources))}")
+    return sources[name].read()
+
+
+def structure_files(path=None, each_chain: bool = False) -> Origin:
+    """The structures under `path`, or those bundled with the package; see `Origin` for the other."""
     root = bundle_path() if path is None else Path(path)
-    listing = partial(_listing, root, min_plddt)
-    key = "" if min_plddt is None else f"mean pLDDT from {min_plddt:g}"
-    if each_chain:
-        key += " each chain"
+    key = " each chain" if each_chain else ""
+    listing = partial(find_structures, root)
     return Origin(root, key, listing, data=root, in_cache=path is None, each_chain=each_chain)
-
-
-def _listing(root: Path, min_plddt: float | None) -> Listing:
-    listing = find_structures(root)
-    return replace(listing, sources=[replace(source, min_plddt=min_plddt) for source in listing.sources])
 
 
 def data_files(path) -> dict[str, tuple[int, int]]:
@@ -297,12 +305,13 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
     skipped: list[tuple[str, str]] = []
     by_content = not any(ending_of(inside) for inside, _ in files)
+    looks_right, is_different = part_or_none("looks_right"), part_or_none("is_different")
     for inside, source in files:
         reason = why_skipped(inside)
         path = os.path.normpath(f"/./{inside}")[1:]  # no name leads out of the data
         if not reason:
             candidates.append((ENDINGS.index(ending_of(inside)), path, source))
-        elif by_content and reason == NOT_A_STRUCTURE and _LOOKS_RIGHT.search(_head(source)):
+        elif by_content and reason == NOT_A_STRUCTURE and looks_right and looks_right(source):
             candidates.append((0, path, source))
         else:
             skipped.append((str(source), reason))
@@ -314,11 +323,12 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     for _, path, source in sorted(candidates, key=lambda item: (item[0], without_ending(item[1]), item[2].offset)):
         stem = without_ending(path)
         others = of_stem.setdefault(stem, [])
-        looked_at = source.member is None or alike[source.path] < ENOUGH
-        if others and not (looked_at and path not in chosen and _is_different(source, others)):
-            alike[source.path] += 1
-            skipped.append((str(source), "another file of the same structure"))
-            continue
+        if others:
+            looked_at = is_different and path not in chosen and (source.member is None or alike[source.path] < ENOUGH)
+            if not (looked_at and is_different(source, others)):
+                alike[source.path] += 1
+                skipped.append((str(source), "another file of the same structure"))
+                continue
         chosen[path if others else stem] = source
         others.append(source)
 
@@ -329,38 +339,3 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
         name = os.path.basename(path)
         sources.append(replace(source, name=name if count[name] == 1 else path))
     return sources, skipped
-
-
-# ---- the content of files whose name does not tell -------------------------------------------------------------------
-
-_ATOM = re.compile(rb"^ATOM .*?(-?\d+\.\d+) *(-?\d+\.\d+) *(-?\d+\.\d+)", re.MULTILINE)  # PDB and mmCIF
-_LOOKS_RIGHT = re.compile(rb"^(ATOM  |HETATM|_atom_site\.)|\A.{0,200}dataBlocks", re.MULTILINE)  # BinaryCIF too
-HEAD = 4 << 20  # bytes that are looked at: the header of an mmCIF file is up to a megabyte
-LOOKED_AT = 200  # atoms; the two files may begin with different chains or hydrogens
-ENOUGH = 100  # pairs of files in an archive that are alike; then one program wrote all of them, in several formats
-
-
-def _is_different(source: Source, others: list[Source]) -> bool:
-    """Whether a file holds another structure than some others of its name: no atom is at the same place.
-
-    What cannot be read, or holds coordinates with losses, counts as the same.
-    """
-    places = _places(source)
-    return bool(places) and all((there := _places(other)) and not places & there for other in others)
-
-
-def _places(source: Source) -> set[tuple[int, ...]]:
-    """Where the first atoms of a file are, in units of 0.01 angstrom; empty if it is no PDB or mmCIF text."""
-    atoms = islice(_ATOM.finditer(_head(source)), LOOKED_AT)
-    return {tuple(round(100 * float(x)) for x in atom.groups()) for atom in atoms}
-
-
-def _head(source: Source) -> bytes:
-    """The first bytes of a file or a member, unpacked; none if it cannot be read."""
-    with contextlib.suppress(OSError, StructureError, zlib.error):
-        head = source._member()
-        if head is None:
-            with open(source.path, "rb") as file:
-                head = file.read(HEAD)
-        return zlib.decompressobj(31).decompress(head, HEAD) if head.startswith(b"\x1f\x8b") else head[:HEAD]
-    return b""

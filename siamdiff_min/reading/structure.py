@@ -21,7 +21,7 @@ class Structure:
     # reason -> how many atoms or residues were left out or replaced
     dropped: Counter = field(default_factory=Counter)
     labels: dict = field(default_factory=dict)  # kept beside the protein in a store: plain values and tensors
-    # mean over residues of a predicted model, 0 to 100; None of an experiment, nan if it cannot be told
+    # mean over residues of a predicted model, 0 to 100; None of an experiment (or without tools/), nan if untold
     plddt: float | None = None
     residue_plddt: np.ndarray | None = None  # (R,) the same of every residue, nan without; None of none
 

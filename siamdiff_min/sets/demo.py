@@ -19,8 +19,7 @@ from torch import Tensor
 from ..protein.constants import RESIDUE_INDEX, O
 from ..protein.geometry import length, rotate_about_axis
 from ..protein.protein import Protein
-from ..reading.bundled import bundle_path
-from ..reading.sources import Listing, Origin, find_structures
+from ..reading.sources import Listing, Origin, bundle_path, find_structures
 from ..reading.structure import Structure, join
 from .labelled_set import SPLITS, LabelledData
 from .samples import SAMPLES, pack_lists

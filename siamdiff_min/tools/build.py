@@ -4,8 +4,8 @@ from argparse import Namespace
 
 import torch
 
-from ..reading.sources import structure_files
 from ..reading.store import open_store
+from .formats.plddt import confident_files
 
 
 def run(args: Namespace) -> int:
@@ -13,7 +13,7 @@ def run(args: Namespace) -> int:
     torch.set_num_threads(1)  # other processes read, and this one only writes
     for path in args.path:
         plain = args.min_plddt is None and not args.each_chain
-        origin = path if plain else structure_files(path, args.min_plddt, args.each_chain)
+        origin = path if plain else confident_files(path, args.min_plddt, args.each_chain)
         store = open_store(origin, args.store, args.num_workers)
         store.verify()
         print(f"{store.path}: {store.report_counts()}; all checksums are right")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import ConfigError, first_three, printable, read_rows, structure_errors, write_file
+from ..files import ConfigError, first_three, printable, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
 from ..reading.columns import WIDEST
@@ -25,7 +25,7 @@ from ..reading.parse import is_binary_cif, read_atoms
 from ..reading.sources import find_structures
 from .mutants.mutation_names import parse
 from .options import VALUE_COLUMNS
-from .table.labels import structure_called
+from .table.labels import read_spreadsheet, structure_called
 
 B_FACTOR = f"{SITE}B_iso_or_equiv"
 Residue = tuple[str, str]  # chain; number with insertion code, "52A"
@@ -85,7 +85,7 @@ def read_values(path: Path, file: str, column: str | None = None) -> Values:
 
     Raises StructureError.
     """
-    titles, *rows = read_rows(path, "\t;,").values()
+    titles, *rows = read_spreadsheet(path).values()
     with structure_errors(path, "malformed table"):
         known = [title for title in VALUE_COLUMNS if title in titles]
         if column not in titles and (column or not known):

@@ -188,7 +188,7 @@ def test_biopython_gives_the_same(part):
     """All bundled structures, as PDB and as mmCIF: a tenth each from part 1 on."""
     sources = [s for s in find_structures(bundle_path() / "structures.tar").sources][max(part - 1, 0) :: 10]
     for source in sources if part else sorted(sources, key=lambda s: s.size)[:4]:
-        text = gzip.decompress(source._member()).decode("latin-1")
+        text = gzip.decompress(source.member_bytes()).decode("latin-1")
         ours = read_structure(source.name, text)
         theirs = PDBParser(QUIET=True).get_structure("1abc", io.StringIO(text))
         assert_same(read_structure(theirs), ours)

@@ -8,8 +8,8 @@ import pytest
 
 from siamdiff_min.cli import run
 from siamdiff_min.protein.constants import ATOM_NAMES
-from siamdiff_min.reading.bundled import bundle_path
 from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.sources import bundle_path
 from siamdiff_min.reading.store import open_store
 
 MMCIF = """data_x

@@ -8,9 +8,8 @@ from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 from test_molecules import CODES, bonded, names_of
 
 from siamdiff_min.files import StructureError
-from siamdiff_min.reading.bundled import bundle_path
 from siamdiff_min.reading.parse import read_structure
-from siamdiff_min.reading.sources import find_structures
+from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.tools.embed.embedder import structures_in
 

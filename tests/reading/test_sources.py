@@ -12,10 +12,9 @@ from helpers import as_mmcif, as_pdb, reasons, residue, tar
 
 from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.constants import RESIDUE_INDEX
-from siamdiff_min.reading.bundled import bundle_index, bundle_path
 from siamdiff_min.reading.endings import ARCHIVES, ENDINGS, UNREAD
 from siamdiff_min.reading.pool import read_all
-from siamdiff_min.reading.sources import LOCK, data_files, find_structures
+from siamdiff_min.reading.sources import LOCK, bundle_index, bundle_path, data_files, find_structures
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.tools.table.labels import structure_called
 
@@ -160,7 +159,7 @@ def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer
         "an older member of the same name": 2,
         "not a structure file": 1,
     }
-    assert listing.sources[0].size == len(newer) == len(listing.sources[0]._member())
+    assert listing.sources[0].size == len(newer) == len(listing.sources[0].member_bytes())
 
 
 def test_biological_assemblies_and_packed_archives_by_name(tmp_path):

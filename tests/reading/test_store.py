@@ -22,10 +22,9 @@ from siamdiff_min.protein.constants import ATOM_ELEMENT
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading import sources
 from siamdiff_min.reading import store as stores
-from siamdiff_min.reading.bundled import bundle_index, bundle_path
 from siamdiff_min.reading.crops import Crops, split
 from siamdiff_min.reading.shards import load_shard
-from siamdiff_min.reading.sources import find_structures, structure_files
+from siamdiff_min.reading.sources import bundle_index, bundle_path, find_structures, structure_files
 from siamdiff_min.reading.store import META, ProteinStore, open_store
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
@@ -220,7 +219,7 @@ def test_open_builds_once_and_again_when_the_data_change(folder, capsys):
     with pytest.raises(StoreError, match=rf"has 2 finished stores, give one of them: .*{first.path.name}"):
         open_store(first.path.parent)
     with pytest.raises(ConfigError, match="is a finished store: nothing is built from it"):
-        open_store(structure_files(first.path, min_plddt=70))
+        open_store(structure_files(first.path, each_chain=True))
     (folder / "new.pdb").unlink()
     assert open_store(folder).path == first.path and capsys.readouterr().err == ""
 

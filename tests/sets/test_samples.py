@@ -21,8 +21,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.protein.protein import TENSOR_FIELDS
-from siamdiff_min.reading.bundled import bundle_index
-from siamdiff_min.reading.sources import Listing, Origin
+from siamdiff_min.reading.sources import Listing, Origin, bundle_index
 from siamdiff_min.reading.store import StoreError, open_store
 from siamdiff_min.reading.structure import join
 from siamdiff_min.sets import demo

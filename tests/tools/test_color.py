@@ -99,7 +99,7 @@ def test_nothing_but_b_factors_is_changed(write, tmp_path):
 def test_real_files_with_insertion_codes(tmp_path):
     """Each residue of a bundled structure gets its place in the file, which Biopython reads again."""
     source = next(source for source in find_structures(bundle_path()).sources if source.name == "4NHC_H")
-    text = gzip.decompress(source._member()).decode()
+    text = gzip.decompress(source.member_bytes()).decode()
     structure = read_structure("4NHC_H", text)
     rows = [f"4NHC_H:{chain}:{number}{code.strip()}" for chain, number, code in structure.positions]
     assert any(row[-1].isalpha() for row in rows) and len({*rows}) == len(rows)

@@ -26,8 +26,8 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StoreError, StructureError, checksum, read_rows
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
-from siamdiff_min.reading.bundled import bundle_index, bundled
 from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.reading.sources import bundle_index, bundled
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.labelled_set import SPLITS
 from siamdiff_min.sets.samples import SAMPLES

@@ -27,8 +27,9 @@ from ...encoders.weights import find_weights, load_encoder
 from ...files import SiamDiffError, StructureError, UnwantedError, checksum, import_plugins, printable
 from ...machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
 from ...reading.pool import read_all, read_source
-from ...reading.sources import Source, structure_files
+from ...reading.sources import Source
 from ...reading.structure import Structure, left_out
+from ..formats.plddt import confident_files
 from .embedder import Embedder, count_reasons, nothing_in
 from .vector_files import Kept, check_out, identity, write_table
 
@@ -117,7 +118,7 @@ def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int,
     skipped = []
     empty = []
     for path in paths:
-        listing = structure_files(path, min_plddt).listing()
+        listing = confident_files(path, min_plddt).listing()
         sources[path] = listing.sources
         skipped += [row for row in listing.skipped if is_in_part(os.path.basename(row[0]), part)]
         if not listing.sources:

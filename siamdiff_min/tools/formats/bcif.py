@@ -17,7 +17,7 @@ import numpy as np
 from ...files import MachineError
 from ...reading.cif import SITE, models_of, rows_of_atoms
 from ...reading.columns import Column, Model
-from ...reading.plddt import CONFIDENCE
+from .plddt import CONFIDENCE
 
 _TYPES = {1: "<i1", 2: "<i2", 3: "<i4", 4: "<u1", 5: "<u2", 6: "<u4", 32: "<f4", 33: "<f8"}
 _NO_VALUE = (".", "?")  # what mmCIF writes where the mask of a column is 1, and where it is 2

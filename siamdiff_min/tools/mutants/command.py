@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...encoders.weights import find_weights
-from ...files import printable, read_rows, replacing, write_file, write_rows
+from ...files import printable, replacing, write_file, write_rows
 from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ...reading.structure import left_out
@@ -24,7 +24,7 @@ from ..report import command as report
 from ..report import picture
 from ..report.captions import text
 from ..report.picture import Picture
-from ..table.labels import read_table
+from ..table.labels import read_spreadsheet, read_table
 from .mutation_names import Positions, Wishes
 from .ranking import Ranking, rank_mutants
 
@@ -69,7 +69,7 @@ def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
     if not args.measured:
         return [], {"": []}
     # A table of MaveDB has accessions first, then names of HGVS, and a score.
-    first, *_ = read_rows(args.measured, "\t;,").values()
+    first, *_ = read_spreadsheet(args.measured).values()
     name = args.name_column or ("hgvs_pro" if "hgvs_pro" in first else None)
     value = args.value_column or (["score"] if name == "hgvs_pro" and "value" not in first else None)
     table = read_table(args.measured, "regression", name, value, args.missing, keep_repeats=True)

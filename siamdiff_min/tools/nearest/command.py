@@ -21,11 +21,11 @@ from ...files import (
     first_three,
     load_module,
     printable,
-    read_rows,
     replacing,
     write_rows,
 )
 from ...names import BUNDLED
+from ..table.labels import read_spreadsheet
 from .scale import FEWEST, Scale, fit_scale, read_scale
 
 ENCODER = "siamdiff-residue"  # of structures among structures
@@ -149,7 +149,7 @@ def single_chains(arrays: dict[str, np.ndarray], what: str) -> dict[str, np.ndar
 def fit(args: Namespace) -> int:
     """Write a scale for the encoder of some vectors."""
     # the first chain of each family
-    titles, *lines = read_rows(args.fit, "\t;,").values()
+    titles, *lines = read_spreadsheet(args.fit).values()
     titles = [title.lower() for title in titles]
     row_of = {}
     for line in lines:

@@ -9,11 +9,13 @@ train, valid or test, a column `family` or `group` which structures stay togethe
 spreadsheet, in which the titles are row 1.
 """
 
+import codecs
 import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -78,6 +80,30 @@ def structure_called(written: str, there: Collection[str]) -> str:
     return next((name for name in (written, f"{written}.gz") if name in there), without_ending(written))
 
 
+def read_spreadsheet(path) -> dict[int, list[str]]:
+    """The cells of a table of the user's by row, see `read_rows`; set apart by tabs, or what line 1 has most of.
+
+    The text may be in UTF-8 or as Excel writes it: UTF-16, or the code page of Western Windows. Raises StructureError.
+    """
+    with structure_errors(path, "cannot be opened"):
+        data = Path(path).read_bytes()
+    if data.startswith((b"PK\3\4", b"\xd0\xcf\x11\xe0")):
+        raise StructureError(path, "a workbook, not text", "save it as CSV")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", errors="replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", errors="replace")
+    first = next(iter(text.strip().splitlines()), "")
+    separator = "\t" if "\t" in first else max("\t;,", key=first.count)
+    if separator not in first and '" "' in first:  # as write.table of R
+        detail = "blanks set its cells apart, in place of tabs, semicolons or commas"
+        raise StructureError(path, "malformed table", detail)
+    return read_rows(path, separator, text)
+
+
 def read_table(
     path,
     kind: str | None = None,
@@ -99,7 +125,7 @@ def read_table(
 
     Raises StructureError, which names the rows: all faults, the first three of each kind.
     """
-    rows = read_rows(path, "\t;,")
+    rows = read_spreadsheet(path)
     faults = Faults(path)
     with structure_errors(path, "malformed table"):
         # Which columns hold names and values?

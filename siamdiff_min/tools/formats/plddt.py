@@ -1,13 +1,21 @@
-"""The confidence of predicted structures, pLDDT: what a file's words say, and what its B factors are."""
+"""The confidence of predicted structures, pLDDT: what a file's words say, and what its B factors are.
+
+And the structures of some confidence alone, for `--min-plddt`.
+"""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from .columns import BLANK
-from .residues import Residues
+from ...files import UnwantedError
+from ...reading.columns import BLANK, Column, changes, groups_of
+from ...reading.residues import Residues
+from ...reading.sources import Listing, Origin, structure_files
+from ...reading.structure import Structure
 
 # Names of programs in `_software`, such as "AlphaFold2" and "Boltz-1".
 _PREDICTORS = re.compile(
@@ -40,13 +48,22 @@ def told_by_tables(tables: Mapping) -> tuple[dict[str, dict[tuple, str]], bool |
 
 def _texts(tables: Mapping, name: str) -> list[str]:
     """The texts of a column, none if it is not there."""
-    return tables[name].texts() if name in tables else []
+    column = tables.get(name, [])
+    return column if isinstance(column, list) else column.texts()
 
 
 def _rows(tables: Mapping, table: str, *names: str) -> Iterator[tuple[str, ...]]:
     """The rows of some columns of a table; the first of them counts the rows."""
     columns = [_texts(tables, f"{table}{name}") for name in names]
     return zip(*(column or [""] * len(columns[0]) for column in columns))
+
+
+def plddt_by_residue(columns: Mapping[str, Column], plddt: Mapping[tuple, str]) -> Column:
+    """The pLDDT of the residue of every atom, "" without one: its B factor may be on another scale."""
+    label, place = columns["label"], columns["label_number"]
+    first = changes(label.index, place.index)
+    found = [plddt.get(of_residue, "") for of_residue in zip(label.texts(first), place.texts(first))]
+    return Column.of(found, groups_of(first, len(label.index)))
 
 
 def plddt_of(residues: Residues, predicted: bool | None) -> tuple[float, np.ndarray | None]:
@@ -89,3 +106,30 @@ def plddt_of(residues: Residues, predicted: bool | None) -> tuple[float, np.ndar
     if lowest < 0 or not MIN_HIGHEST <= highest * scale <= 100 or may_be_an_error:
         return math.nan, None
     return mean * scale, of_residue * scale
+
+
+# ---- structures of some confidence -----------------------------------------------------------------------------------
+
+
+def confident_files(path, min_plddt: float | None, each_chain: bool = False) -> Origin:
+    """The structures under `path`; with `min_plddt` without the predicted ones whose mean pLDDT is lower."""
+    origin = structure_files(path, each_chain)
+    if min_plddt is None:
+        return origin
+    key = f"mean pLDDT from {min_plddt:g}{origin.key}"
+    return replace(origin, key=key, listing=partial(_confident, origin.listing, min_plddt))
+
+
+def _confident(listing: Callable[[], Listing], min_plddt: float) -> Listing:
+    found = listing()
+    sources = [replace(source, label=partial(_wanted, str(source), min_plddt)) for source in found.sources]
+    return replace(found, sources=sources)
+
+
+def _wanted(path: str, min_plddt: float, structure: Structure) -> Structure:
+    """The structure as it is. Raises UnwantedError if it is a predicted one of low confidence."""
+    if structure.plddt is not None:
+        if structure.plddt < min_plddt:
+            raise UnwantedError(path, f"mean pLDDT below {min_plddt:g}", f"{structure.plddt:.1f}")
+        structure.dropped["files that name neither pLDDT nor an experiment (kept)"] += math.isnan(structure.plddt)
+    return structure
