@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import read_rows, structure_errors
+from ...files import StructureError, read_rows, structure_errors
 from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ...reading.endings import without_ending
 from .faults import Faults
