@@ -36,7 +36,7 @@ from .training.run import provenance, started_from
 def run(config: Namespace, way: ModuleType | None = None) -> int:
     """Do what `finetune_options` has read; returns the exit status, 128 + n after signal n.
 
-    `way` has other functions `open_data`, `build_task` and `run_seeds` than this module.
+    `way` has other functions `open_data`, `build_task`, `learn`, `write` and `apply` than this module.
     """
     way = way or sys.modules[__name__]
     with launch(config.device, config.threads, config.deterministic, config.amp) as ranks:
@@ -48,44 +48,54 @@ def run(config: Namespace, way: ModuleType | None = None) -> int:
             ranks.say(printed(config))
             return 0
         with ranks.alone_in(config.out):
-            return way.run_seeds(config, data, datasets, ranks)
+            return run_seeds(config, data, datasets, ranks, way)
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
-def run_seeds(config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks) -> int:
+def run_seeds(
+    config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks, way: ModuleType
+) -> int:
     """For every seed: minimise, then score the best epoch on the test split. Apply the last seed's model."""
     tested = {}
     epochs = {}
     for seed in config.seeds:
         of_seed = for_seed(config, seed)
-        task = build_task(of_seed, data, datasets, ranks)
-        if not config.eval_only:
-            stopped = tuning.train(of_seed, task, datasets, data.classes, ranks)
-            if stopped:
-                return 128 + stopped
-
-        # From here on the task is the model of the best epoch.
-        best = config.eval_only or f"{of_seed.out}/best.pt"
-        model = tuning.load_best(task, best, data.notes)
-        if datasets:
-            tested[seed] = results.predict(task, datasets["test"], of_seed, ranks)
-            epochs[str(seed)] = float(model["epochs"])
-            if ranks.rank == 0:
-                path = Path(of_seed.out) / "predictions.tsv"
-                results.write_predictions(path, tested[seed], data.classes or task.names, isinstance(task, Classes))
+        task = way.build_task(of_seed, data, datasets, ranks)
+        stopped, best_epoch, predictions = way.learn(of_seed, task, data, datasets, ranks)
+        if stopped:
+            return 128 + stopped
+        if predictions:
+            tested[seed] = predictions
+            epochs |= best_epoch
+        if predictions and ranks.rank == 0:
+            path = Path(of_seed.out) / "predictions.tsv"
+            results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes))
 
     # The results of all seeds. Then predictions for other structures.
     if tested and ranks.rank == 0:
         path = Path(config.out) / "results.json"
         result = results.result_of(config, task, tested, epochs, made_with(config, ranks))
-        ranks.say(write(path, result, task, tested))
+        ranks.say(way.write(path, result, task, tested))
     ranks.all_gather([])  # the others wait for it
-    for path in config.predict or ():
-        predict.apply(of_seed, path, task, data, ranks, Path(best))
-    summary.say_what_follows(config, best, ranks)
+    way.apply(of_seed, task, data, ranks, config.eval_only or f"{of_seed.out}/best.pt")
     return 0
+
+
+def learn(
+    config: Namespace, task: Task, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks
+) -> tuple[int, dict[str, float], results.Predictions | None]:
+    """Minimise, then score; from there on the task is the model of the best epoch.
+
+    Returns the signal that ended it, or 0; the best epoch of this seed; predictions for the test split, if it is there.
+    """
+    stopped = 0 if config.eval_only else tuning.train(config, task, datasets, data.classes, ranks)
+    if stopped:
+        return stopped, {}, None
+    model = tuning.load_best(task, config.eval_only or f"{config.out}/best.pt", data.notes)
+    predictions = results.predict(task, datasets["test"], config, ranks) if datasets else None
+    return 0, {str(config.seed): float(model["epochs"])}, predictions
 
 
 def write(path: Path, result: results.Result, task: Task, tested: dict) -> str:
@@ -96,6 +106,13 @@ def write(path: Path, result: results.Result, task: Task, tested: dict) -> str:
         results.write_results(path, result)
         return summary.summary(vars(result), path)
     return finish(path, result, task, tested)
+
+
+def apply(config: Namespace, task: Task, data: LabelledData, ranks: Ranks, best: str) -> None:
+    """Predict for all structures of --predict, by the model `best`; without that say how to."""
+    for path in config.predict or ():
+        predict.apply(config, path, task, data, ranks, best)
+    summary.say_what_follows(config, best, ranks)
 
 
 def open_data(config: Namespace, ranks: Ranks) -> tuple[LabelledData, dict[str, Samples]]:

@@ -1,7 +1,7 @@
 """Apply a fine-tuned model to structures without labels: `siamdiff finetune --predict`."""
 
 from argparse import Namespace
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from . import __version__
@@ -16,41 +16,43 @@ from .training import results
 from .training.ranks import Ranks
 
 
-def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks, best: Path) -> Path:
-    """Predict for all structures of a source; returns the table, which names the file of the model, `best`."""
+def apply(config: Namespace, source: str, task: Task, data: LabelledData, ranks: Ranks, best: str) -> None:
+    """Write predictions of the model `best` for all structures of a source."""
     unlabelled = open_unlabelled(config, structure_files(source), ranks)
     predictions = results.predict(task, unlabelled, config, ranks)
-    path = predicted_file(config, source, unlabelled)
-    if ranks.rank == 0:
-        known = learned_names(best, unlabelled.store)
-        more = columns_of_model(predictions, best, known)
-        say_known(known, ranks)
-        results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes), more)
-    ranks.say(f"predicted   {len(unlabelled)} structures: {path}")
-    return path
+    known = learned_names(best, unlabelled.store)
+    write(predicted_file(config, source, unlabelled), predictions, task, data, best, known, ranks)
 
 
-def learned_names(best: Path, store: ProteinStore) -> set[str]:
+def learned_names(best: str, store: ProteinStore) -> set[str]:
     """The structures of a store whose sequence a model has learned from."""
     learned = {*weights.read_weights(best, weights.MODEL).get("learned", ())}
     return {name for name, sequence in zip(store.names, store.sequences) if sequence in learned}
 
 
-def columns_of_model(predictions: results.Predictions, best: Path, known: Set[str]) -> dict[str, list[str]]:
-    """The columns that say which model predicted, and of which structures (`known`) it has seen the labels.
+def write(
+    path: Path,
+    predictions: results.Predictions,
+    task: Task,
+    data: LabelledData,
+    best: str,
+    known: Set[str],
+    ranks: Ranks,
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Write a table of predictions with `more` columns, which names the model: its file, its checksum, our version.
 
-    A model is called by its file, the checksum of that, and our version.
+    A column says of which structures, `known`, it has seen the labels.
     """
-    model = f"{best} {checksum(best)[:12]} {__version__}"
-    columns = {"model": [model] * len(predictions.names)}
+    if ranks.rank != 0:
+        return
+    names = predictions.names
+    columns = {**(more or {}), "model": [f"{best} {checksum(best)[:12]} {__version__}"] * len(names)}
     if known:
-        owners = [group or name for name, group in zip(predictions.names, predictions.groups)]
+        owners = [group or name for name, group in zip(names, predictions.groups)]
         columns["learned"] = ["yes" if owner in known else "no" for owner in owners]
-    return columns
-
-
-def say_known(known: Set[str], ranks: Ranks) -> None:
-    """Warn of structures that a model has learned from."""
+    results.write_predictions(path, predictions, data.classes or task.names, isinstance(task, Classes), columns)
+    ranks.say(f"predicted   {len({*predictions.groups} - {''}) or len(names)} structures: {path}")
     if known:
         of = first_three(sorted(known))
         ranks.say(f"warning     the model has learned from {len(known)} of them ({of}): it was fitted to their values")

@@ -38,6 +38,11 @@ class Predictions:
     target: np.ndarray  # (K,) or (K, C)
     prediction: np.ndarray  # (K,) or (K, C) float64
 
+    def baseline_metrics(self, task: Task, rows, groups: Sequence) -> dict[str, float]:
+        """The metrics of the training split's baseline on some rows."""
+        answer = task.known.get("answer")
+        return task.baseline_metrics(answer, self.target[rows], groups) if answer else {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -142,26 +147,22 @@ def numbers(title: str, values: np.ndarray, columns: Sequence[str]) -> dict[str,
 
 
 def result_of(
-    config: Namespace,
-    task: Task,
-    tested: Mapping[int, Predictions],
-    epochs: Mapping[str, float],
-    made: Mapping,
-    baseline_on: Callable | None = None,
+    config: Namespace, task: Task, tested: Mapping[int, Predictions], epochs: Mapping[str, float], made: Mapping
 ) -> Result:
     """Every metric on the test split, from the predictions of every seed's model.
 
-    `epochs` are those after which each was the best, `baseline_on` see `metrics_of`.
+    `epochs` are those after which each was the best.
     """
-    target = next(iter(tested.values())).target  # all of them have the same samples
-    groups = next(iter(tested.values())).groups
-    of_seeds, baseline = metrics_of(task, tested, slice(None), groups, baseline_on)
-    values = {name: [metrics[name] for metrics in of_seeds] for name in of_seeds[0]}
-    counts: dict = {"samples": len(target), "structures": len(set(groups))}
+    first = next(iter(tested.values()))  # all of them have the same samples
+    target = first.target
+    test = metrics_of(task, tested, slice(None), first.groups)
+    baseline = first.baseline_metrics(task, slice(None), first.groups)
+    values = {name: [metrics[name] for metrics in test.values()] for name in test[next(iter(test))]}
+    counts: dict = {"samples": len(target), "structures": len(set(first.groups))}
     if isinstance(task, Binary):
         counts["positives"] = int(np.nansum(target))
     if "accuracy" in values and target.ndim == 1:
-        counts["correct"] = {str(seed): round(x * len(target)) for seed, x in zip(tested, values["accuracy"])}
+        counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
     unused = {"epochs", "lr", "global_batch_size"} if getattr(config, "eval_only", None) else set()
     return Result(
         about=origin(config),
@@ -169,7 +170,7 @@ def result_of(
         splits=task.known.get("splits", {}),
         samples=len(target),
         counts=counts,
-        test=dict(zip(map(str, tested), of_seeds)),
+        test=test,
         mean={name: float(np.mean(x)) for name, x in values.items()},
         std={name: float(np.std(x, ddof=1)) if len(x) > 1 else None for name, x in values.items()},
         constant={name: baseline.get(name) for name in values},
@@ -182,19 +183,9 @@ def result_of(
     )
 
 
-def metrics_of(
-    task: Task, tested: Mapping[int, Predictions], rows, groups: Sequence, baseline_on: Callable | None = None
-) -> tuple[list[dict], dict]:
-    """Every metric of these rows: of each seed, and of the baseline.
-
-    `baseline_on(rows, groups)` are the metrics of the baseline on these rows; by default of the training split's.
-    """
-    target = next(iter(tested.values())).target[rows]
-    of_seeds = [task.metrics(seed.prediction[rows], target, groups) for seed in tested.values()]
-    if baseline_on:
-        return of_seeds, baseline_on(rows, groups)
-    baseline = task.known.get("answer")
-    return of_seeds, task.baseline_metrics(baseline, target, groups) if baseline else {}
+def metrics_of(task: Task, tested: Mapping[int, Predictions], rows, groups: Sequence) -> dict[str, dict]:
+    """Every metric of these rows, of each seed."""
+    return {str(seed): task.metrics(x.prediction[rows], x.target[rows], groups) for seed, x in tested.items()}
 
 
 def write_results(path: Path, result: Result) -> None:

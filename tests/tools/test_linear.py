@@ -78,7 +78,7 @@ def test_folds_keep_groups_together_and_are_alike():
     fold = linear.folds_of(y, GROUPS, 5)
     assert (fold[::2] == fold[1::2]).all() and np.bincount(fold).tolist() == [16] * 5
     assert np.bincount(fold, y).tolist() == [4] * 5
-    with pytest.raises(ValueError, match="41 folds need as many different structures with a value, there are 40"):
+    with pytest.raises(ConfigError, match="41 folds need as many different structures with a value, there are 40"):
         linear.folds_of(y, GROUPS, 41)
 
 
@@ -86,8 +86,8 @@ def test_no_row_is_scored_by_a_head_that_has_seen_its_group():
     """Random features, and copies of every row: a head that had seen the copy would be right."""
     x, y = RANDOM.normal(size=(40, 200)).repeat(2, 0), RANDOM.normal(size=40).repeat(2)
     fit = partial(linear.fit, kind="regression")
-    seen = linear.out_of_fold(fit, x, y, np.arange(80), 10)[:, 0]
-    apart = linear.out_of_fold(fit, x, y, GROUPS, 10)[:, 0]
+    seen = linear.out_of_fold(fit, x, y, np.arange(80), linear.folds_of(y, np.arange(80), 10))[:, 0]
+    apart = linear.out_of_fold(fit, x, y, GROUPS, linear.folds_of(y, GROUPS, 10))[:, 0]
     assert np.corrcoef(seen, y)[0, 1] > 0.8 and abs(np.corrcoef(apart, y)[0, 1]) < 0.5
 
 

@@ -258,7 +258,9 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path):
         tested = TablePredictions(names, names, target, sign * target + 0.2 * random.normal(size=40), names)
         tested = replace(tested, composition=replace(tested, prediction=target + 0.8 * random.normal(size=40)))
         config = Namespace(task="table", labels="a")
-        write_table_results(tmp_path / run / "results.json", config, task, {0: tested}, {}, {})
+        write_table_results(
+            tmp_path / run / "results.json", result_of(config, task, {0: tested}, {}, {}), task, {0: tested}
+        )
 
     page = report.write_page([tmp_path / "good"]).read_text()
     floor = json.loads((tmp_path / "good" / "results.json").read_text())["floor"]["mean"]["mae"]

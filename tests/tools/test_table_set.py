@@ -362,7 +362,7 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypat
     said = capsys.readouterr().out
     assert said.count("predicted   1 structures") == 2
     assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
-    assert "4 folds of 12 different structures: with fewer than 4 in a fold Spearman's rho and Pearson's r come" in said
+    assert "4 folds of 12 different structures: with fewer than 4 in a fold scores come" in said
     assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
     results = json.loads((out / "results.json").read_text())
     scored = read_predictions(out / "seed-0" / "predictions.tsv")

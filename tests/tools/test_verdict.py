@@ -15,7 +15,7 @@ from siamdiff_min.downstream import metrics
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.protein import Protein
-from siamdiff_min.tools.evidence import bootstrap, permutation, verdict, wording
+from siamdiff_min.tools.evidence import bootstrap, permutation, wording
 from siamdiff_min.tools.evidence.bootstrap import difference_interval
 from siamdiff_min.tools.evidence.conformal import within
 from siamdiff_min.tools.table import folds as folds_module
@@ -24,7 +24,7 @@ from siamdiff_min.tools.table.composition import RADIUS, composition, surroundin
 from siamdiff_min.tools.table.folds import baseline_of_folds
 from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, write_table_results
 from siamdiff_min.tools.table.task import table_task
-from siamdiff_min.training.results import write_predictions
+from siamdiff_min.training.results import result_of, write_predictions
 
 ENCODER = ENCODERS["gearnet"]("residue", "tiny")
 RNG = np.random.default_rng(0)
@@ -49,7 +49,8 @@ def table_of(path, target, prediction, composition=None, units=None, properties=
 
 def written(path, task, tested) -> dict:
     """The content of results.json, and what a finished run says of it."""
-    content = write_table_results(path / "results.json", Namespace(device="cpu"), task, {0: tested}, {}, {})
+    result = result_of(Namespace(device="cpu"), task, {0: tested}, {}, {})
+    content = write_table_results(path / "results.json", result, task, {0: tested})
     said = wording.summary(content, path / "results.json")
     return json.loads((path / "results.json").read_text()) | {"said": said}
 
@@ -166,8 +167,9 @@ def test_the_baseline_of_folds_is_that_of_the_other_folds():
     fold = np.array([0, 0, 0, 1, 1, 1])
     own = baseline_of_folds(task, target, fold)
     assert np.allclose(own["mean"], [12, 12, 12, 2, 2, 2]) and np.allclose(own["median"], [11, 11, 11, 2, 2, 2])
-    found = verdict.errors_of_baseline(task, own, target, ["a"] * 6)
-    assert found == {
+    names = ["a"] * 6
+    folds = TablePredictions(names, names, target, target, names, own_baseline=own)
+    assert folds.baseline_metrics(task, slice(None), names) == {
         "rmse": pytest.approx(np.sqrt(np.mean((own["mean"] - target) ** 2))),
         "mae": pytest.approx(np.mean(np.abs(own["median"] - target))),
     }

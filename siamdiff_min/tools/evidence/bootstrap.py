@@ -6,7 +6,7 @@ by draw.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -43,28 +43,30 @@ class Draws:
 
 
 def draw(
-    task: Task,
-    tested: Mapping[int, Predictions],
-    units: Sequence[str],
-    of: str = "structures",
-    baseline_on: Callable | None = None,
+    task: Task, tested: Mapping[int, Predictions], units: Sequence[str], of: str = "structures", gains: bool = True
 ) -> Draws:
-    """The metrics of splits whose `units` (K,), the structure of every sample, are drawn again.
-
-    `baseline_on` see `metrics_of`.
-    """
-    target = next(iter(tested.values())).target
+    """The metrics of splits whose `units` (K,), the structure of every sample, are drawn again; perhaps no `gains`."""
+    first = next(iter(tested.values()))
     count = len(set(units))
-    few = too_few(task, target, count, of)
-    if few:
-        return Draws(few, {}, {}, count)
-    drawn = [metrics_of(task, tested, *rows, baseline_on) for rows in drawn_rows(units, target.size)]
-    of_seeds, baseline = drawn[0]
-    mean = {}
-    for name in of_seeds[0]:
-        mean[name] = np.array([np.mean([metrics[name] for metrics in seeds]) for seeds, _ in drawn])
-    gain = {name: mean[name] - [of_draw[name] for _, of_draw in drawn] for name in baseline}
-    return Draws(few, mean, gain, count)
+    few = too_few(task, first.target, count, of)
+    means = []
+    over_baseline = []
+    for rows, groups in [] if few else drawn_rows(units, first.target.size):
+        mean = averaged([*metrics_of(task, tested, rows, groups).values()])
+        means.append(mean)
+        baseline = first.baseline_metrics(task, rows, groups) if gains else {}
+        over_baseline.append({name: mean[name] - value for name, value in baseline.items()})
+    return Draws(few, columns(means), columns(over_baseline), count)
+
+
+def averaged(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every metric over seeds."""
+    return {name: np.mean([metrics[name] for metrics in of_seeds]) for name in of_seeds[0]}
+
+
+def columns(rows: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """The values of all rows by their name."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def too_few(task: Task, target: np.ndarray, count: int, of: str) -> dict[str, int | str] | None:

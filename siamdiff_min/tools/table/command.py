@@ -12,13 +12,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ... import finetune, predict
-from ...downstream.tasks import TASKS, Classes, Task
+from ...downstream.tasks import TASKS, Task
 from ...encoders import weights
 from ...files import checksum, first_three
 from ...reading.sources import structure_files
@@ -27,14 +28,13 @@ from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
 from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
 from ...training import checkpoint, results, summary, tuning
-from ...training.config import for_seed
 from ...training.ranks import Ranks
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
 from .labelled import TableData
 from .options import columns_of
-from .results import columns_of_doubt, repeated_in_file, write_table_results
+from .results import TablePredictions, columns_of_doubt, repeated_in_file, write_table_results
 from .samples import TableSamples, UnlabelledResidues
 from .table_set import table_set
 from .task import table_task
@@ -56,61 +56,32 @@ def run(config: Namespace) -> int:
     return finetune.run(config, sys.modules[__name__])
 
 
-def run_seeds(config: Namespace, data: TableData, datasets: dict[str, Samples], ranks: Ranks) -> int:
-    """For every seed: fit a head, or minimise; then score on the test split. Apply the last seed's model."""
-    tested = {}
-    epochs = {}
-    heads = {}  # of every seed its linear head, which is written with the verdict
-    closed_form = data.options["linear"] and not config.eval_only
-    for seed in config.seeds:
-        of_seed = for_seed(config, seed)
-        task = build_task(of_seed, data, datasets, ranks)
-        best = config.eval_only or f"{of_seed.out}/best.pt"
-        if closed_form:
-            tested[seed] = frozen.fit_head(of_seed, task, datasets, data.classes, ranks)
-            task.known["notes"] = data.notes
-            heads[seed] = task
-        else:
-            stopped = 0 if config.eval_only else tuning.train(of_seed, task, datasets, data.classes, ranks)
-            if stopped:
-                return 128 + stopped
-            model = tuning.load_best(task, best, data.notes)
-            if datasets:
-                found = results.predict(task, datasets["test"], of_seed, ranks)
-                tested[seed] = frozen.joined([found], [datasets["test"]])
-                epochs[str(seed)] = float(model["epochs"])
-        if tested and ranks.rank == 0:
-            path = Path(of_seed.out) / "predictions.tsv"
-            results.write_predictions(path, tested[seed], data.classes, isinstance(task, Classes))
+def learn(
+    config: Namespace, task: Task, data: TableData, datasets: dict[str, Samples], ranks: Ranks
+) -> tuple[int, dict[str, float], TablePredictions | None]:
+    """Fit a linear head, or minimise; then score. Returns what `finetune.learn` does."""
+    if config.eval_only or not config.freeze:
+        stopped, epochs, found = finetune.learn(config, task, data, datasets, ranks)
+        return stopped, epochs, found and frozen.joined([found], [datasets["test"]])
 
-    # The results of all seeds; a linear head keeps the verdict. Then predictions for other structures.
-    if tested and ranks.rank == 0:
-        path = Path(config.out) / "results.json"
-        made = finetune.made_with(config, ranks)
-        content = write_table_results(path, config, task, tested, epochs, made)
-        ranks.say(wording.summary(content, path))
-        for seed, head in heads.items():
-            kept = repeated_in_file(head, content, tested[seed])
-            kept |= in_file(config, datasets)
-            results.write_model(for_seed(config, seed), head, data.classes, 0.0, {}, **kept)
-    ranks.all_gather([])  # the others wait for it
-    for path in config.predict or ():
-        apply(of_seed, path, task, data, ranks, Path(best))
-    if config.features and config.predict is not None:
-        apply_to_vectors(config, task, data, ranks, Path(best))
+    # The file of a linear head is written with the verdict.
+    found = frozen.fit_head(config, task, datasets, data.classes, ranks)
+    task.known |= {"notes": data.notes, "folds": config.folds}
     if config.features:
-        ranks.say(f"new vectors siamdiff finetune --eval-only {best} --features NEW.npz --predict")
-    else:
-        summary.say_what_follows(config, best, ranks)
-    return 0
+        learned = frozen.learned_from(config, datasets)
+        task.known["learned_names"] = sorted({name for samples in learned for name in samples.store.names})
+        task.known["features"] = config.features
+    write_head = partial(results.write_model, config, task, data.classes, 0.0, {})
+    return 0, {}, replace(found, write_head=write_head)
 
 
-def in_file(config: Namespace, datasets: Mapping[str, Samples]) -> dict:
-    """What the file of a linear head has beside that of the paper's tasks."""
-    if not config.features:
-        return {"folds": config.folds}
-    names = {name for samples in frozen.learned_from(config, datasets) for name in samples.store.names}
-    return {"folds": config.folds, "features": config.features, "learned_names": sorted(names)}
+def write(path: Path, result: results.Result, task: Task, tested: Mapping[int, TablePredictions]) -> str:
+    """Write results.json and draws.npz, and the files of linear heads; returns the first in words."""
+    content = write_table_results(path, result, task, tested)
+    for of_seed in tested.values():
+        if of_seed.write_head:
+            of_seed.write_head(**repeated_in_file(task, content, of_seed))
+    return wording.summary(content, path)
 
 
 def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Samples]]:
@@ -209,59 +180,65 @@ def build_task(config: Namespace, data: TableData, datasets: dict[str, Samples],
     return task.to(ranks.device)
 
 
-def apply(config: Namespace, source: str, task: Task, data: TableData, ranks: Ranks, best: Path) -> Path:
-    """Predict for all structures of a source, or each chain of them; returns the table."""
+def apply(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: str) -> None:
+    """Predict for all structures of --predict, or all vectors of --features, by the model `best`."""
+    if not config.features:
+        for source in config.predict or ():
+            apply_to_structures(config, source, task, data, ranks, best)
+        summary.say_what_follows(config, best, ranks)
+        return
+    if config.predict is not None:
+        apply_to_vectors(config, task, data, ranks, best)
+    ranks.say(f"new vectors siamdiff finetune --eval-only {best} --features NEW.npz --predict")
+
+
+def apply_to_structures(config: Namespace, source: str, task: Task, data: TableData, ranks: Ranks, best: str) -> None:
+    """Predict for all structures of a source, or each chain of them."""
     in_store = finished_store(Path(source))  # which has its own entries
-    origin = structure_files(source, each_chain=data.options.get("each_chain", False) and not in_store)
-    residues = data.options.get("residues", False)
+    origin = structure_files(source, each_chain=data.options["each_chain"] and not in_store)
+    residues = data.options["residues"]
     unlabelled = predict.open_unlabelled(config, origin, ranks, UnlabelledResidues if residues else Unlabelled)
     predictions = results.predict(task, unlabelled, config, ranks)
     path = predict.predicted_file(config, source, unlabelled)
-    if ranks.rank == 0:
-        write_applied(path, task, data, predictions, best, ranks, predict.learned_names(best, unlabelled.store))
-        if config.pdb and residues:
-            from ..color import color_predictions  # loads scikit-learn, for a second
+    write_applied(path, predictions, task, data, best, predict.learned_names(best, unlabelled.store), ranks)
+    if config.pdb and residues and ranks.rank == 0:
+        from ..color import color_predictions  # loads scikit-learn, for a second
 
-            ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
-    return path
+        ranks.say(f"coloured    {len(color_predictions(path, Path(source)))} files: {path.with_suffix('')}")
 
 
-def apply_to_vectors(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: Path) -> Path:
-    """Predict for all vectors of --features; returns the table."""
+def apply_to_vectors(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: str) -> None:
+    """Predict for all vectors of --features."""
     names = [*task.encoder.row_of]
     with torch.no_grad():
         output = task.head(task.encoder.of(names).to(ranks.device)).float()
         prediction = task.to_prediction(output).double().cpu().numpy()
-    residues = data.options.get("residues", False)
-    groups = [name.rsplit(":", 2)[0] if residues else "" for name in names]
+    groups = [""] * len(names)
+    if data.options["residues"]:
+        groups = [name.rsplit(":", 2)[0] for name in names]
     predictions = results.Predictions(names, groups, np.full(len(names), np.nan), prediction)
-    path = Path(config.out).parent / f"predicted-{Path(config.features).stem}-{checksum(config.features)[:6]}.tsv"
-    if ranks.rank == 0:
-        known = weights.read_weights(best, weights.MODEL).get("learned_names", [])
-        write_applied(path, task, data, predictions, best, ranks, {*known} & {*names, *groups})
-    return path
+    file = f"predicted-{Path(config.features).stem}-{checksum(config.features)[:6]}.tsv"
+    path = Path(config.out).parents[1] / file
+    known = {*weights.read_weights(best, weights.MODEL).get("learned_names", [])}
+    known &= {*names, *groups}
+    write_applied(path, predictions, task, data, best, known, ranks)
 
 
 def write_applied(
-    path: Path, task: Task, data: TableData, predictions: results.Predictions, best: Path, ranks: Ranks, known: Set[str]
+    path: Path, predictions: results.Predictions, task: Task, data: TableData, best: str, known: Set[str], ranks: Ranks
 ) -> None:
-    """Write predictions of the model `best`. What its file has of its table is repeated: verdict and errors.
-
-    Structures that it was fitted to are `known`.
-    """
+    """Write predictions of the model `best`, see `predict.write`, with the verdict and the errors of its table."""
     model = weights.read_weights(best, weights.MODEL)
-    within = model.get("within", [])
+    reach = model.get("within", [])
     doubt = model.get("verdict", "")
-    more = columns_of_doubt(predictions, data.classes, within, doubt)
-    more |= predict.columns_of_model(predictions, best, known)
-    results.write_predictions(path, predictions, data.classes, isinstance(task, Classes), more)
-    ranks.say(f"predicted   {len({*predictions.groups} - {''}) or len(predictions.names)} structures: {path}")
-    predict.say_known(known, ranks)
-    if np.isfinite(within).any():
-        of = f", by the errors of {model['within_of']} families" if "within_of" in model else ""
-        ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between{of}")
-    seldom = [name for name, reach in zip(data.classes, within) if not np.isfinite(reach)]
+    predict.write(
+        path, predictions, task, data, best, known, ranks, columns_of_doubt(predictions, data.classes, reach, doubt)
+    )
+    if np.isfinite(reach).any():
+        of = f"by the errors of {model['within_of']} families"
+        ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between, {of}")
+    seldom = [name for name, of_output in zip(data.classes, reach) if not np.isfinite(of_output)]
     if seldom:
         ranks.say(f"            without low and high, as too few were measured: {', '.join(seldom)}")
     if doubt:
-        ranks.say(f"verdict     {doubt}: {model.get('advice', 'do not rely on these numbers')}")
+        ranks.say(f"verdict     {doubt}: {model['advice']}")

@@ -7,17 +7,17 @@ one factorisation serves all tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ...downstream.metrics import rows_of_groups
-from ...downstream.tasks import MultiLabel, Regression, Task
+from ...downstream.tasks import Classes, Regression, Task
+from ...files import ConfigError
 from ..evidence import permutation
 from . import linear
 from .linear import ALPHAS
-from .task import properties_of
 
 PARTS = 5  # in which rows are left out to choose alpha
 MOST_ROWS = 2000  # with folds. The matrices of all pairs of rows take 32 MB each then, and the test some 30 s
@@ -28,7 +28,7 @@ MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
 
 
 def check_groups(y: np.ndarray, groups: np.ndarray, folds: int, names: Sequence[str] = ()) -> None:
-    """Raise ValueError unless every fold, 0 for none, leaves two groups with a value to learn from, of every column."""
+    """Raise ConfigError unless every fold (0: there are none) leaves two groups to learn every column from."""
     fold = np.full(len(y), -1)
     if folds:
         fold = linear.folds_of(y, groups, folds)
@@ -40,7 +40,8 @@ def check_groups(y: np.ndarray, groups: np.ndarray, folds: int, names: Sequence[
         of = f"{names[column]} was measured for" if names else "there are"
         count = len(np.unique(groups[there]))
         beside = f"; one of {folds} folds leaves {min(left)} of them to learn from" if folds else ""
-        raise ValueError(f"{of} {count} different structures (copies and families count once){beside}: it takes 2")
+        found = f"{of} {count} different structures (copies and families count once){beside}"
+        raise ConfigError(f"--freeze: {found}: it takes 2")
 
 
 def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | None:
@@ -48,7 +49,7 @@ def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | 
     number = min(folds, len(np.unique(families)))
     try:
         check_groups(y, families, number)
-    except ValueError:
+    except ConfigError:
         return None
     return number
 
@@ -56,45 +57,34 @@ def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | 
 # ---- permuted labels -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Permuted:
+class Permuted(NamedTuple):
     """What is predicted, by heads of other folds, for tables whose labels mean nothing; the first is the real one."""
 
     source: np.ndarray  # (T, K)    of every table the rows that the labels come from
     prediction: list[np.ndarray]  # T of (K,) or (K, C)
 
 
-def permuted_folds(
-    task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fold: np.ndarray, classes: int
-) -> Permuted | None:
+def permuted_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fold: np.ndarray) -> Permuted | None:
     """Predictions for permuted labels; None of too large a table, whose bootstrap is good enough.
 
     Features x (K, d), targets y (K, ...) in the units of the head.
     """
     # Classes as 0 and 1 for each. A value that was not measured becomes the mean, which says nothing.
-    encoded = y.reshape(len(y), -1)
-    if task.options["kind"] == "classes":
-        encoded = np.eye(classes)[y.astype(int)]
+    of_classes = isinstance(task, Classes)
+    encoded = np.eye(task.num_outputs)[y.astype(int)] if of_classes else y.reshape(len(y), -1)
     encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)
     number = min(permutation.PERMUTATIONS, MOST_NUMBERS // encoded.size)
     if len(y) > MOST_ROWS or number < 1 / permutation.LEVEL:
         return None
 
-    # All tables at once.
+    # All tables at once. Of yes and no, and of classes, any numbers will do as predictions.
     source = permutation.permuted_rows(groups, fold, number)
     targets = np.moveaxis(encoded[source], 0, 2)  # (K, C, T)
-    part = parts_of(groups, fold)
-    together = task.options["kind"] == "classes"  # as in linear.py
-    outputs = ridge_out_of_fold(x, targets, fold, part, together)
-    return Permuted(source, [as_prediction(task, outputs[:, :, t]) for t in range(number)])
-
-
-def as_prediction(task: Task, output: np.ndarray) -> np.ndarray:
-    """Outputs (K, C) of ridge regression in the form of the task's predictions; of classes any numbers will do."""
+    outputs = ridge_out_of_fold(x, targets, fold, parts_of(groups, fold), together=of_classes)  # as in linear.py
+    tables = np.moveaxis(outputs, 2, 0)
     if isinstance(task, Regression):
-        return predictions_of(task, output)
-    single = output.shape[1] == 1 and not properties_of(task) and not isinstance(task, MultiLabel)
-    return output[:, 0] if single else output
+        return Permuted(source, [predictions_of(task, output) for output in tables])
+    return Permuted(source, [*(tables if of_classes else tables.reshape(number, *y.shape))])
 
 
 def predictions_of(task: Task, output: np.ndarray) -> np.ndarray:

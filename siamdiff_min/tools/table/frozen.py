@@ -71,17 +71,14 @@ def fit_head(
 
     # Features, and targets in the units of the head.
     rows = joined([embed(config, task, dataset, ranks) for dataset in learned], learned)
-    lengths = joined([of_composition(config, task, dataset, ranks) for dataset in learned], learned)
+    lengths = np.concatenate([of_composition(config, task, dataset, ranks) for dataset in learned])
     y = task.standardise(torch.from_numpy(rows.target).to(ranks.device)).cpu().numpy()
     folds = folds_of_families(rows.target, rows.units, config.folds or 0)
 
     # The head of all rows. Relatives choose alpha together, as far as there are two families.
     fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
     groups = rows.copies if folds is None else rows.units
-    try:
-        head = fit(rows.prediction, y, groups)
-    except ValueError as error:
-        raise ConfigError(f"--freeze: {error}") from error
+    head = fit(rows.prediction, y, groups)
     layer = task.head.layers[-1]
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(head.weight))
@@ -93,15 +90,14 @@ def fit_head(
     if not config.folds:
         test = datasets["test"]
         found = joined([results.predict(task, test, config, ranks)], [test])
-        features = of_composition(config, task, test, ranks).prediction
-        outputs = fit(lengths.prediction, y, groups)(features)
+        outputs = fit(lengths, y, groups)(of_composition(config, task, test, ranks))
         return replace(found, composition=replace(found, prediction=predictions_of(task, outputs)))
 
     # Folds: outputs for all rows by heads of other folds. Relatives stay together, and beside that only near copies.
     scored = partial(in_folds, task, fit, y)
     number = folds or config.folds
     found = scored(rows, groups, number, folds is not None)
-    composition = scored(lengths, groups, number, folds is not None)
+    composition = scored(replace(rows, prediction=lengths), groups, number, folds is not None)
     apart = None
     if len(np.unique(rows.units)) < len(np.unique(rows.copies)):
         apart = scored(replace(rows, units=rows.copies), rows.copies, config.folds, False)
@@ -113,13 +109,13 @@ def in_folds(
 ) -> TablePredictions:
     """Features as predictions, each by the head of other folds; if it is `tested` also for permuted labels."""
     fold = linear.folds_of(y, groups, folds)
-    outputs = linear.out_of_fold(fit, rows.prediction, y, groups, folds)
+    outputs = linear.out_of_fold(fit, rows.prediction, y, groups, fold)
     return replace(
         rows,
         prediction=predictions_of(task, outputs),
         fold=fold,
         own_baseline=baseline_of_folds(task, rows.target, fold),
-        permuted=permuted_folds(task, rows.prediction, y, groups, fold, outputs.shape[1]) if tested else None,
+        permuted=permuted_folds(task, rows.prediction, y, groups, fold) if tested else None,
     )
 
 
@@ -143,19 +139,16 @@ def joined(parts: Sequence[results.Predictions], datasets: Sequence[Samples]) ->
 
 def groups_of_rows(datasets: Sequence[Samples]) -> tuple[np.ndarray, np.ndarray]:
     """Of every row (K,) of some splits what its near copies are called, and what its relatives are."""
-    copies = []
-    families = []
-    for dataset in datasets:
-        for labels in map(dataset.labels, range(len(dataset))):
-            copies += [labels["copies"]] * len(labels["values"])
-            families += [labels["family"]] * len(labels["values"])
-    return np.array(copies), np.array(families)
+    labels = [dataset.labels(i) for dataset in datasets for i in range(len(dataset))]
+    rows = [len(of_structure["values"]) for of_structure in labels]
+    copies = np.repeat([of_structure["copies"] for of_structure in labels], rows)
+    return copies, np.repeat([of_structure["family"] for of_structure in labels], rows)
 
 
-def of_composition(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> results.Predictions:
-    """Length and composition of every sample, as its prediction."""
+def of_composition(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> np.ndarray:
+    """Length and composition of every sample, or the surroundings of every residue: (K, d)."""
     features = partial(composition.of_sample, residues=task.sees == "residues")
-    return results.predict(task, dataset, config, ranks, features)
+    return results.predict(task, dataset, config, ranks, features).prediction
 
 
 # ---- before anything is embedded -------------------------------------------------------------------------------------
@@ -171,10 +164,7 @@ def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[s
     names = options.get("properties", ())
     check_different(target, options["kind"], names)
     folds = config.folds or 0
-    try:
-        check_groups(target, copies, folds, names)
-    except ValueError as error:
-        raise ConfigError(f"--freeze: {error}") from error
+    check_groups(target, copies, folds, names)
     structures = sum(len(dataset) for dataset in learned)
     count = len(np.unique(families))
     notes = []
@@ -184,27 +174,21 @@ def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[s
     if folds and number != folds:
         how = f"{number} folds" if number else "relatives are in other folds, and nothing is said of new families"
         notes.append(f"{count} families are too few for {folds} folds that keep relatives together: {how}")
-    return notes + small_folds(count, number or 0, options["kind"])
+    return notes + small_folds(count, number or 0)
 
 
-def small_folds(size: int, folds: int, kind: str) -> list[str]:
+def small_folds(size: int, folds: int) -> list[str]:
     """A warning if some of the folds of `size` different structures hold fewer than 4; else nothing."""
     if not 0 < size < 4 * folds:
         return []
 
     # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with 20
-    # folds, -.2 with 10, -.07 with 5.
-    low = {"regression": "Spearman's rho and Pearson's r", "binary": "values of AUROC"}.get(kind, "scores")
-
-    # For a verdict labels are permuted within folds: too few ways to do so, and none is rare.
-    ways = math.prod(math.factorial((size + k) // folds) for k in range(folds))
-    unsaid = ", and nothing can be called better than the baseline" if ways < 1 / permutation.LEVEL else ""
-    fewer = max(2, size // 4)
-    advice = f". Take --folds {fewer}" if size - math.ceil(size / fewer) >= 2 and fewer < folds else ""
-    return [
-        f"{folds} folds of {size} different structures: with fewer than 4 in a fold {low} come out too low{unsaid}"
-        f"{advice}. Copies and families count once"
-    ]
+    # folds, -.2 with 10, -.07 with 5. For a verdict labels are permuted within folds: too few ways, and none is rare.
+    problem = f"{folds} folds of {size} different structures: with fewer than 4 in a fold scores come out too low"
+    if math.prod(math.factorial((size + k) // folds) for k in range(folds)) < 1 / permutation.LEVEL:
+        problem += ", and nothing can be called better than the baseline"
+    advice = f". Take --folds {max(2, size // 4)}" if size > 3 and folds > 2 else ""
+    return [f"{problem}{advice}. Copies and families count once"]
 
 
 def check_different(target: np.ndarray, kind: str, names: Sequence[str] = ()) -> None:

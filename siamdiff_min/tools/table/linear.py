@@ -5,13 +5,15 @@ alpha, has the smallest loss on rows that were left out. All rows of a group, su
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional as F
+
+from ...files import ConfigError
 
 # Times the sum of squared weights of the standardised features: from hardly any to so much that only the mean is left.
 # Factors of ten are fine enough, as the loss is flat around its minimum.
@@ -22,7 +24,7 @@ LOSSES = {  # kind of the targets -> (outputs, targets) -> mean loss
     "regression": F.mse_loss,
     "binary": F.binary_cross_entropy_with_logits,
     "labels": F.binary_cross_entropy_with_logits,
-    "classes": F.cross_entropy,
+    "classes": lambda output, target: F.cross_entropy(output, target.long()),
 }
 
 
@@ -37,7 +39,7 @@ class Head(NamedTuple):
         return x @ self.weight.T + self.bias
 
 
-def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: int = 0) -> Head:
+def fit(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str, num_classes: int = 0) -> Head:
     """The head of features x (K, d), and its alphas.
 
     Args:
@@ -45,46 +47,40 @@ def fit(x: np.ndarray, y: np.ndarray, groups: Sequence, kind: str, num_classes: 
             "classes", the number of the class (K,), below `num_classes`.
         groups: of every row (K,).
 
-    Raises ValueError if an output was measured in fewer than two groups, or for a kind of a plugin.
+    Raises ConfigError if an output was measured in fewer than two groups, or for a kind of a plugin.
     """
     if kind not in LOSSES:
-        raise ValueError(f"there is no linear head for labels of the kind {kind}")
-    x = np.asarray(x, dtype=np.float64)
-    y = np.asarray(y, dtype=np.float64)
-    groups = np.asarray(groups)
+        raise ConfigError(f"--freeze: there is no linear head for labels of the kind {kind}")
     heads = []
-    for column in y.reshape(len(y), -1).T:
+    for column in y.reshape(len(y), -1).T.astype(np.float64):
         there = ~np.isnan(column)
         heads.append(_with_best_alpha(x[there], column[there], groups[there], kind, num_classes))
     return Head(*map(np.concatenate, zip(*heads)))
 
 
-def out_of_fold(fit: Callable, x: np.ndarray, y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
+def out_of_fold(fit: Callable, x: np.ndarray, y: np.ndarray, groups: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Outputs (K, C) for all rows, each by the head that `fit(x, y, groups)` makes of the rows in other folds."""
-    fold = folds_of(y, groups, folds)
     outputs = []
-    rows = []
-    for k in range(folds):
+    for k in range(fold.max() + 1):
         others = fold != k
         head = fit(x[others], y[others], groups[others])
         outputs.append(head(x[~others]))
-        rows.append(np.flatnonzero(~others))
 
-    # From the order of the folds back to that of x: rows[order] are 0, 1, 2 ...
-    order = np.argsort(np.concatenate(rows))
-    return np.concatenate(outputs)[order]
+    # From the order of the folds back to that of x.
+    place = fold.argsort(kind="stable").argsort()
+    return np.concatenate(outputs)[place]
 
 
 def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
     """The fold of every row (K,), the same for a whole group. All folds have about as many groups, and similar y.
 
-    Raises ValueError if there are fewer groups than folds.
+    Raises ConfigError if there are fewer groups than folds.
     """
     _, first_row, group = np.unique(groups, return_index=True, return_inverse=True)
     count = len(first_row)
     if count < folds:
         need = f"{folds} folds need as many different structures with a value, there are {count}"
-        raise ValueError(f"{need} (copies and families count once)")
+        raise ConfigError(f"--freeze: {need} (copies and families count once)")
 
     # The groups from the lowest value to the highest, equal ones by chance.
     random = np.random.default_rng(0)
@@ -120,13 +116,13 @@ def _with_best_alpha(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str
     # Which alpha has the smallest loss on rows that were left out?
     some = np.random.default_rng(0).permutation(len(y))[:MOST]
     folds = max(2, min(FOLDS, len(np.unique(groups[some]))))
-    integers = kind == "classes"
-    target = torch.from_numpy(y[some].astype(int) if integers else y[some])
+    fold = folds_of(y[some], groups[some], folds)
+    target = torch.from_numpy(y[some])
     losses = []
     for alpha in ALPHAS:
         solve = partial(_solve, kind=kind, num_classes=num_classes, alpha=alpha)
-        output = torch.from_numpy(out_of_fold(solve, z[some], y[some], groups[some], folds))
-        losses.append(LOSSES[kind](output if integers else output[:, 0], target))
+        output = torch.from_numpy(out_of_fold(solve, z[some], y[some], groups[some], fold))
+        losses.append(LOSSES[kind](output.squeeze(1), target))
 
     # The head of all rows with it, for features that are not standardised.
     head = _solve(z, y, groups, kind, num_classes, ALPHAS[np.argmin(losses)])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from ...downstream.metrics import BEST
 from ...downstream.tasks import Regression, Task
 from ...training.results import Predictions, Result, numbers, result_of, write_results
 from ..evidence import verdict, wording
 from ..evidence.bootstrap import Draws, difference_interval, draw, with_intervals, write_draws
 from ..evidence.conformal import within
+from ..evidence.verdict import Verdict
 from .folds import Permuted
+
+FEATURES = {"structure": "length and composition", "residues": "own type, neighbours and their number"}
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,26 @@ class TablePredictions(Predictions):
     permuted: Permuted | None = None  # of folds: predictions for labels that mean nothing
     composition: TablePredictions | None = None  # of a linear head: those of the same head of length and composition
     with_relatives: TablePredictions | None = None  # of folds: by heads that have seen relatives, if there are any
+    write_head: Callable | None = None  # of a linear head: writes its file, with what is known later
 
     @property
     def units_are(self) -> str:
         """What is drawn again as a whole."""
         return "families" if len(set(self.units)) < len(set(self.groups)) else "structures"
+
+    def baseline_metrics(self, task: Task, rows, groups: Sequence) -> dict[str, float]:
+        """The metrics of the baseline on some rows; with folds its errors are those of the other folds'.
+
+        Orders are not judged by these: the mean of the others falls where a fold rises, so that its rho is below 0.
+        """
+        found = super().baseline_metrics(task, rows, groups)
+        for which, values in self.own_baseline.items():
+            errors = copy(task)
+            errors.measures = [
+                name for name in task.measures if BEST.get(name) == "min" and (name == "mae") == (which == "median")
+            ]
+            found |= errors.metrics(values[rows], self.target[rows], groups)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,89 +66,69 @@ class TableResult(Result):
     decision: Mapping | None = None  # see `Verdict`
 
 
-def write_table_results(
-    path: Path, config: Namespace, task: Task, tested: Mapping[int, TablePredictions], epochs: Mapping, made: Mapping
-) -> dict:
+def write_table_results(path: Path, result: Result, task: Task, tested: Mapping[int, TablePredictions]) -> dict:
     """Write results.json and draws.npz; returns the content of the first."""
-    result, draws = judged(task, tested, config, epochs, made)
-    any_seed = next(iter(tested.values()))
-    floor = beside_composition(task, result, draws, any_seed.composition) if any_seed.composition else {}
-    apart = {}
-    if any_seed.with_relatives:
-        apart = without_families(task, {seed: of_seed.with_relatives for seed, of_seed in tested.items()})
-    decision = verdict.decide(task.options["metric"], result, result.verdict, floor)
-    config = decisive(result.config, task)
-    result = replace(result, floor=floor, with_relatives=apart, decision=asdict(decision), config=config)
+    first = next(iter(tested.values()))
+    if first.units_are == "families":
+        result.counts["families"] = len(set(first.units))
+    draws = draw(task, tested, first.units, first.units_are)
+    result = with_intervals(result, draws)
+
+    # Is it better than the baseline, and than length and composition? What would it be with relatives?
+    shares, verdicts = verdict.against_baseline(task, [*tested.values()], result, draws)
+    floor = beside_composition(task, result, verdicts, draws, first.composition) if first.composition else {}
+    apart = {seed: x.with_relatives for seed, x in tested.items() if x.with_relatives}
+    more = {"chance": shares, "verdict": verdicts, "floor": floor}
+    more["with_relatives"] = without_families(task, apart) if apart else {}
+    more["decision"] = asdict(decide(task.options["metric"], result, verdicts, floor))
+    more["config"] = decisive(result.config, task)
+    result = TableResult(**vars(result) | more)
     write_results(path, result)
     write_draws(path, tested, draws)
     return vars(result)
 
 
-def judged(
-    task: Task,
-    tested: Mapping[int, TablePredictions],
-    config: Namespace,
-    epochs: Mapping,
-    made: Mapping,
-    gains: bool = True,
-) -> tuple[TableResult, Draws]:
-    """Every metric on the test split, with intervals, also of `gains`; and if it is large enough the verdicts."""
-    any_seed = next(iter(tested.values()))
-    baseline = task.known.get("answer")
-
-    def baseline_on(rows, groups) -> dict[str, float]:
-        """The metrics of the baseline; with folds its errors are those of the other folds'."""
-        if not baseline:
-            return {}
-        target = any_seed.target[rows]
-        own = {which: values[rows] for which, values in any_seed.own_baseline.items()}
-        errors = verdict.errors_of_baseline(task, own, target, groups)
-        return task.baseline_metrics(baseline, target, groups) | errors
-
-    result = TableResult(**vars(result_of(config, task, tested, epochs, made, baseline_on)))
-    if any_seed.units_are == "families":
-        result.counts["families"] = len(set(any_seed.units))
-    draws = draw(task, tested, any_seed.units, any_seed.units_are, baseline_on if gains else no_baseline)
-    result = with_intervals(result, draws)
-    if draws.few:
-        return result, draws
-
-    # A test decides; if there is none, for a large table with folds, the bootstrap.
-    shares = verdict.permuted_shares(task, [*tested.values()])
-    of_baseline = {name: value for name, value in result.constant.items() if value is not None}
-    verdicts = verdict.against_baseline(task, shares, result.mean, of_baseline)
-    if not shares:
-        units = len(set(any_seed.units))
-        verdicts = verdict.against_baseline_by_bootstrap(task, result.mean, of_baseline, draws.gain, units)
-    return replace(result, chance=shares, verdict=verdicts), draws
-
-
-def no_baseline(rows, groups) -> dict[str, float]:
-    """Where nothing is compared with the baseline."""
-    return {}
-
-
 def without_families(task: Task, tested: Mapping[int, TablePredictions]) -> dict:
     """Every metric, with intervals, if relatives may be in other folds."""
-    any_seed = next(iter(tested.values()))
-    draws = draw(task, tested, any_seed.units, baseline_on=no_baseline)
+    units = next(iter(tested.values())).units
+    draws = draw(task, tested, units, gains=False)
     result = with_intervals(result_of(Namespace(), task, tested, {}, {}), draws)
-    return {"sequences": len(set(any_seed.units)), "mean": result.mean, "interval": result.interval}
+    return {"sequences": len(set(units)), "mean": result.mean, "interval": result.interval}
 
 
-def beside_composition(task: Task, result: TableResult, draws: Draws, composition: TablePredictions) -> dict:
-    """The same head of length and composition: its metrics, the difference to them, and the verdict on it."""
-    gains = composition.fold is not None and composition.permuted is None  # else a test decides
-    alone, draws_alone = judged(task, {0: composition}, Namespace(), {}, {}, gains)
+def beside_composition(
+    task: Task, result: Result, verdicts: Mapping, draws: Draws, composition: TablePredictions
+) -> dict:
+    """The same head of length and composition: its metrics, the difference to them, and the verdict on it.
+
+    `verdicts` are those of the result. Only one that is better than the baseline is better than the other.
+    """
+    folds = composition.fold is not None
+    large = folds and composition.permuted is None  # and the bootstrap decides, see `against_baseline`
+    alone = result_of(Namespace(), task, {0: composition}, {}, {})
+    draws_alone = draw(task, {0: composition}, composition.units, gains=large)
+    _, verdicts_alone = verdict.against_baseline(task, [composition], alone, draws_alone)
     difference = {}
+    found = {}
     for name, drawn in draws.mean.items():
         gap = result.mean[name] - alone.mean[name]
-        units = len(set(composition.units))
-        gaps = drawn - draws_alone.mean[name]
-        difference[name] = difference_interval(gap, gaps, units, composition.fold is not None)
-    verdicts = verdict.against_composition(task, difference, result.verdict, alone.verdict)
-    features = verdict.FEATURES[task.sees]
-    return {"features": features, "mean": alone.mean, "difference_interval": difference, "verdict": verdicts}
+        ends = difference_interval(gap, drawn - draws_alone.mean[name], draws.units, folds)
+        difference[name] = ends
+        if ends and name in verdicts:
+            told = verdict.side(name, ends, result.direction)
+            of_better_one = verdicts_alone if told == "worse" else verdicts
+            found[name] = told if of_better_one.get(name) == "better" else "untold"
+    return {"features": FEATURES[task.sees], "mean": alone.mean, "difference_interval": difference, "verdict": found}
+
+
+def decide(metric: str, result: Result, verdicts: Mapping, floor: Mapping) -> Verdict:
+    """The verdict on a table by one metric."""
+    if result.too_few:
+        return Verdict(metric, "too_few", few=dict(result.too_few))
+    if not np.isfinite(result.mean[metric]):
+        return Verdict(metric, "unmeasured")
+    composition = floor.get("verdict", {}).get(metric, "")
+    return Verdict(metric, verdicts.get(metric, ""), composition, floor.get("features", ""))
 
 
 def decisive(config: Mapping, task: Task) -> Mapping:
