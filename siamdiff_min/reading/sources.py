@@ -302,24 +302,36 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
 
     If no file has the ending of a structure file, their content tells which ones are.
     """
-    candidates: list[tuple[int, str, Source]] = []  # row in ENDINGS, path without its ending
+    candidates: list[tuple[str, Source]] = []
     skipped: list[tuple[str, str]] = []
     by_content = not any(ending_of(inside) for inside, _ in files)
-    looks_right, is_different = part_or_none("looks_right"), part_or_none("is_different")
+    looks_right = part_or_none("looks_right")
     for inside, source in files:
         reason = why_skipped(inside)
-        path = os.path.normpath(f"/./{inside}")[1:]  # no name leads out of the data
-        if not reason:
-            candidates.append((ENDINGS.index(ending_of(inside)), path, source))
-        elif by_content and reason == NOT_A_STRUCTURE and looks_right and looks_right(source):
-            candidates.append((0, path, source))
+        if not reason or (by_content and reason == NOT_A_STRUCTURE and looks_right and looks_right(source)):
+            candidates.append((inside, source))
         else:
             skipped.append((str(source), reason))
+    sources, twice = one_of_each(candidates)
+    return sources, skipped + twice
 
-    # Of several files of one structure the first; a file of another structure keeps its ending.
+
+def one_of_each(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
+    """One source for every structure in (path, source), with its name; and the other files, with the reason.
+
+    Of several files of one structure the first one of ENDINGS counts. A file of another structure keeps its ending.
+    """
+    candidates = []  # row in ENDINGS, path, source
+    for inside, source in files:
+        ending = ending_of(inside)
+        path = os.path.normpath(f"/./{inside}")[1:]  # no name leads out of the data
+        candidates.append((ENDINGS.index(ending) if ending else 0, path, source))
+
     chosen: dict[str, Source] = {}
     of_stem: dict[str, list[Source]] = {}
     alike: Counter = Counter()  # files of an archive that another file's structure is in
+    skipped: list[tuple[str, str]] = []
+    is_different = part_or_none("is_different")
     for _, path, source in sorted(candidates, key=lambda item: (item[0], without_ending(item[1]), item[2].offset)):
         stem = without_ending(path)
         others = of_stem.setdefault(stem, [])

@@ -134,21 +134,39 @@ def test_whatever_holds_a_structure_is_taken(weights, tmp_path, files):
     writer.set_structure(PDBParser(QUIET=True).get_structure("1abc", folder / "one.PDB"))
     writer.save(str(folder / "two.mmcif"))
     (folder / "readme.txt").write_text("not a structure")
-    two = shutil.copy(folder / "two.mmcif", tmp_path)
     one = embedder.embed(folder / "one.PDB")
-    many = embedder.embed(str(two), read_structure("x.pdb", data), folder)
+    many = embedder.embed(str(folder / "two.mmcif"), read_structure("x.pdb", data), folder)
     assert [e.id for e in many] == ["two", "1", "one", "two"]
     for embedding in many:
         assert embedding.sequence == one.sequence and np.abs(embedding.mean - one.mean).max() < 1e-5
-    # of one name, or given twice
-    for given, ids in (
-        ([two, folder], [f"{two}:two", "one", f"{folder / 'two.mmcif'}:two"]),
-        ([folder, folder / "one.PDB"], ["one", "two"]),
-    ):
-        assert embed_here(*given, "--checkpoint", weights, "--out", tmp_path / "e.npz") == 0
-        assert columns(tmp_path / "e.npz")["id"] == ids
     with pytest.raises(StructureError, match="not a structure file"):
         embedder.embed(folder / "readme.txt")
+
+
+def test_names_do_not_depend_on_how_structures_are_given(weights, tmp_path, files):
+    """As one folder, its files, an archive: two structures P07, another file of one of them, and one elsewhere."""
+    data = tmp_path / "data"
+    (data / "sub").mkdir(parents=True)
+    for file, name in zip(files, ("P07.pdb", "sub/P08.pdb", "P08.pdb", "other.pdb")):
+        (data / name).write_bytes(gzip.decompress(file.read_bytes()))
+    writer = MMCIFIO()
+    for name, path in (("P07.cif", "P08.pdb"), ("other.cif", "other.pdb")):
+        writer.set_structure(PDBParser(QUIET=True).get_structure("x", data / path))
+        writer.save(str(data / name))
+    with tarfile.open(tmp_path / "data.tar", "w") as archive:
+        archive.add(data, "")
+    inside = ["P07.pdb", "P07.cif", "P08.pdb", "other.pdb", "other.cif"]
+    vectors = {}
+    for k, given in enumerate(
+        ([data], [tmp_path / "data.tar"], [*(data / name for name in inside), data / "sub"], [data, data / "P07.cif"])
+    ):
+        assert embed_here(*given, "--checkpoint", weights, "--out", tmp_path / f"{k}.npz") == 0
+        found = columns(tmp_path / f"{k}.npz")
+        vectors[k] = dict(zip(found["id"], found["mean"]))
+        assert list(map(os.path.basename, found["skipped"][-1:])) == ["data.tar:other.cif" if k == 1 else "other.cif"]
+    assert sorted(vectors[0]) == ["P07", "P07.cif", "P08", "other", "sub/P08"]
+    assert vectors[0] == vectors[1] == vectors[2] == vectors[3]
+    assert vectors[0]["P07.cif"] != vectors[0]["P07"]
 
 
 def test_what_is_held_in_memory_is_taken(weights, files):
@@ -433,7 +451,7 @@ def test_a_dry_run_counts_and_estimates(workers, weights, files, tmp_path, capsy
     said = capsys.readouterr()
     assert "seen 6 = readable 5 + skipped 0 + failed 1" in said.out and "bad.pdb: no atoms in it" in said.err
     assert f"5 structures, {residues:,} residues\n" in said.out
-    found = re.search(r"about 0:0\d:\d\d \(h:min:s\) in (\d) process", said.out)
+    found = re.search(r"about 0:0\d:\d\d \(h:min:s\) by the time of 3 of them; processes: (\d)", said.out)
     assert int(found[1]) == max(workers, 1) and not list(tmp_path.glob("e.npz*"))
 
 

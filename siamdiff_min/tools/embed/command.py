@@ -12,12 +12,12 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from ...embedding import Embedding
 from ...encoders.weights import find_weights, load_encoder
 from ...files import SiamDiffError, StructureError, UnwantedError, checksum, import_plugins, printable
 from ...machine import choose_device, cores, keep_few_plans, keep_freed_memory, progress
+from ...reading.endings import ARCHIVES
 from ...reading.pool import read_all, read_source
-from ...reading.sources import Source
-from ...reading.structure import Structure, left_out
+from ...reading.sources import Source, one_of_each
+from ...reading.structure import left_out
 from ..formats.plddt import confident_files
 from .embedder import Embedder, count_reasons, nothing_in
 from .vector_files import Kept, check_out, identity, write_table
@@ -54,19 +55,18 @@ class Job:
 
         They are called by source and chain, as errors are. Instead of a structure there may be its error.
         """
-        pieces = []
-        owner = []  # of every piece, the number of its source
         found = [[x] if isinstance(x, StructureError) else [] for x in structures]
-        for k, (source, x) in enumerate(zip(sources, structures)):
-            if not isinstance(x, Structure):
+        pieces = []
+        owners = []  # of every piece, the list of its source
+        for source, structure, of_source in zip(sources, structures, found):
+            if of_source:
                 continue
-            chains = x.chains() if self.each_chain else {}
-            of_source = [(f"{source}_{chain}", part) for chain, part in chains.items()] or [(str(source), x)]
-            pieces += of_source
-            owner += [k] * len(of_source)
-        embedder = ready_encoder(self)
-        for k, embedding in zip(owner, embedder.embed_group(pieces, self.include)):
-            found[k].append(embedding)
+            parts = structure.chains() if self.each_chain else {"": structure}
+            for chain, part in parts.items():
+                pieces.append((f"{source}_{chain}" if chain else str(source), part))
+                owners.append(of_source)
+        for of_source, embedding in zip(owners, ready_encoder(self).embed_group(pieces, self.include)):
+            of_source.append(embedding)
         return found
 
 
@@ -102,37 +102,57 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """The structures of a command line, or the part of them that --part chooses."""
 
-    sources: dict[str, list[Source]]  # of every path
-    names: dict[Source, str]  # all sources; no two have one name
+    sources: list[Source]  # no two have one name
+    paths: list[set[str]]  # the names of every path's structures
     skipped: list[tuple[str, str]]  # (file, reason)
     empty: list[StructureError]  # paths without any structure
 
 
 def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int, int]) -> Given:
     """List the structures of a command line. Raises StructureError if nothing is at a path."""
-    sources = {}
+    found = []
     skipped = []
     empty = []
     for path in paths:
         listing = confident_files(path, min_plddt).listing()
-        sources[path] = listing.sources
-        skipped += [row for row in listing.skipped if is_in_part(os.path.basename(row[0]), part)]
+        found.append(listing.sources)
+        skipped += listing.skipped
         if not listing.sources:
             empty.append(nothing_in(path, listing))
+    if len(paths) > 1:
+        found, twice = named_together(found)
+        skipped += twice
 
-    # a structure has the same name in whatever part it is
-    everything = dict.fromkeys(itertools.chain.from_iterable(sources.values()))
-    count = Counter(source.name for source in everything)
-    names = {}
-    for source in everything:
-        if is_in_part(source.name, part):
-            names[source] = source.name if count[source.name] == 1 else f"{source.path}:{source.name}"
-    ours = {path: [source for source in of_path if source in names] for path, of_path in sources.items()}
-    return Given(ours, names, skipped, empty)
+    # A structure has the same name in whatever part it is.
+    sources = [x for x in dict.fromkeys(itertools.chain(*found)) if is_in_part(x.name, part)]
+    ours = {source.name for source in sources}
+    names = [ours & {source.name for source in of_path} for of_path in found]
+    skipped = [row for row in skipped if is_in_part(os.path.basename(row[0]), part)]
+    return Given(sources, names, skipped, [] if part[1] > 1 else empty)
+
+
+def named_together(found: Sequence[Sequence[Source]]) -> tuple[list[list[Source]], list[tuple[str, str]]]:
+    """The sources of several paths, with the names that a folder of them all would give.
+
+    And (file, reason) of those that are another file of a structure.
+    """
+    unique = dict.fromkeys(replace(source, name="") for of_path in found for source in of_path)
+    folders = {os.path.dirname(os.path.abspath(source.path)) for source in unique}
+    root = os.path.commonpath(folders) if folders else ""
+    files = []
+    for source in unique:
+        inside = os.path.relpath(source.path, root)
+        if source.member is not None:
+            archive = next((ending for ending in ARCHIVES if inside.endswith(ending)), "")
+            inside = os.path.join(inside.removesuffix(archive), source.member)
+        files.append((inside, source))
+    sources, skipped = one_of_each(files)
+    names = {(source.path, source.member): source for source in sources}
+    keys = [[(source.path, source.member) for source in of_path] for of_path in found]
+    return [[names[key] for key in of_path if key in names] for of_path in keys], skipped
 
 
 def is_in_part(name: str, part: tuple[int, int]) -> bool:
@@ -152,23 +172,22 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
     weights = find_weights(args.checkpoint)
     device = choose_device(args.device)
     job = Job(weights, tuple(args.plugin), device, args.batch_nodes, args.amp, tuple(args.include), args.each_chain)
-    embedder = ready_encoder(job)
+    width = ready_encoder(job).encoder.out_dim
     print(f"encoder {printable(str(weights))}", flush=True)
 
     # the structures
     given = find_sources(args.structures, args.min_plddt, args.part)
-    if not given.names and args.part[1] > 1:
+    if not given.sources and args.part[1] > 1:
         print("this part has no structures, so nothing is written")
         return 0
     if args.dry_run:
         return dry_run(args, job, given)
 
     # embed those that are not kept yet, then write one file of all
-    with kept.open(fingerprint(job, [*given.names])), contextlib.ExitStack() as files:
-        embed_rest(args, kept, job, given.names)
-        arrays, errors = kept.read(embedder.encoder.out_dim, files)
+    with kept.open(fingerprint(job, given.sources)), contextlib.ExitStack() as files:
+        embed_rest(args, kept, job, given.sources)
+        arrays, errors = kept.read(width, files)
         failures, skipped = sorted_out(errors, given)
-        untold = arrays.pop("untold", np.zeros(0)).sum()
         embedded = dict(zip(arrays.get("id", ()), arrays.get("incomplete", ())))
         if embedded:
             failed = [(error.path, error.reason) for error in failures]
@@ -180,21 +199,14 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
         kept.done = 0  # nothing to go on with
 
     # say what became of every file
-    said = [f"warning: {printable(name)}: {reason}" for name, reason in embedded.items() if reason]
-    if untold and args.min_plddt is not None:
-        said.append(f"kept: files that name neither pLDDT nor an experiment {untold}")
-    say(said, failures, skipped, given)
-    seen = len(embedded) + len(skipped) + len(failures)
-    print(f"seen {seen} = embedded {len(embedded)} + skipped {len(skipped)} + failed {len(failures)}")
+    for name, reason in embedded.items():
+        if reason:
+            print(f"warning: {printable(name)}: {reason}", file=sys.stderr)
+    done = {name.rpartition("_")[0] for name in embedded} if args.each_chain else {*embedded}
+    status = say(errors, given, "embedded", len(embedded), done)
     print(printable(left_out(kept.dropped)))
-    if not embedded:
-        raise SiamDiffError("no structure could be read")
-    print(printable(f"{args.out}: {', '.join(args.include)}, {embedder.encoder.out_dim} numbers each"))
-
-    done = {*embedded}
-    if args.each_chain:
-        done.update(name.rpartition("_")[0] for name in embedded)
-    return exit_status(args, given, done)
+    print(printable(f"{args.out}: {', '.join(args.include)}, {width} numbers each"))
+    return status
 
 
 def sorted_out(errors: Sequence[StructureError], given: Given) -> tuple[list[StructureError], list[tuple[str, str]]]:
@@ -204,20 +216,21 @@ def sorted_out(errors: Sequence[StructureError], given: Given) -> tuple[list[Str
     return failures, given.skipped + unwanted
 
 
-def say(lines: list[str], failures: Sequence[StructureError], skipped: Sequence[tuple[str, str]], given: Given) -> None:
-    """Write to stderr what failed and what was skipped, after some lines."""
-    lines = [*lines, *(f"failed: {error}" for error in failures)]
-    lines += [f"skipped: {line}" for line in count_reasons(skipped)]
-    lines += [f"skipped: {error}" for error in given.empty]
+def say(errors: Sequence[StructureError], given: Given, what: str, count: int, done: set[str]) -> int:
+    """Print how many structures are `what`, embedded or readable, and to stderr what failed and what was skipped.
+
+    Returns the exit status: 1 if a path has no structure among the names `done`. Raises SiamDiffError if none has.
+    """
+    failures, skipped = sorted_out(errors, given)
+    lines = [f"failed: {error}" for error in failures]
+    lines += [f"skipped: {line}" for line in (*count_reasons(skipped), *given.empty)]
     sys.stderr.writelines(f"{line}\n" for line in lines)
-
-
-def exit_status(args: Namespace, given: Given, done: set[str]) -> int:
-    """The command's exit status: 1 if a path gave no embedding. `done` has the names of those that did."""
-    without = [path for path, sources in given.sources.items() if not done & {given.names[x] for x in sources}]
-    if args.part[1] > 1:
-        without = [path for path in without if given.sources[path]]  # the others are for other parts
-    return 1 if without else 0
+    seen = count + len(skipped) + len(failures)
+    print(f"seen {seen} = {what} {count} + skipped {len(skipped)} + failed {len(failures)}")
+    if not done:
+        raise SiamDiffError("no structure could be read")
+    without = [names for names in given.paths if names and not names & done]
+    return int(bool(without or given.empty))
 
 
 def dry_run(args: Namespace, job: Job, given: Given) -> int:
@@ -225,26 +238,12 @@ def dry_run(args: Namespace, job: Job, given: Given) -> int:
 
     All files are read, so that what fails is named. The time of three goes by residues to all.
     """
-    # Read everything.
-    names = given.names
-    residues = {}
-    errors = []
-    with (
-        contextlib.closing(read_all([*names], args.num_workers, count_residues)) as counts,
-        progress(total=len(names), unit="protein") as bar,
-    ):
-        for source, count in zip(names, counts):
-            if isinstance(count, StructureError):
-                errors.append(count)
-            else:
-                residues[source] = count
-            bar.update()
-    failures, skipped = sorted_out(errors, given)
-    say([], failures, skipped, given)
-    seen = len(residues) + len(skipped) + len(failures)
-    print(f"seen {seen} = readable {len(residues)} + skipped {len(skipped)} + failed {len(failures)}")
-    if not residues:
-        raise SiamDiffError("no structure could be read")
+    with contextlib.closing(read_all(given.sources, args.num_workers, count_residues)) as counts:
+        found = [*progress(zip(given.sources, counts), total=len(given.sources), unit="protein")]
+    residues = {source: count for source, count in found if isinstance(count, int)}
+    errors = [error for _, error in found if not isinstance(error, int)]
+    names = {source.name for source in residues}
+    status = say(errors, given, "readable", len(residues), names)
 
     # Read and embed three as a process does: the middle ones of the small, the middle and the large structures.
     by_size = sorted(residues, key=residues.get)
@@ -259,11 +258,10 @@ def dry_run(args: Namespace, job: Job, given: Given) -> int:
     processes = max(1, min(args.num_workers, len(residues))) if job.device == "cpu" else 1
     about = timedelta(seconds=round(seconds * total / processes))
     print(f"{len(residues)} structures, {total:,} residues")
-    shown = f"{processes} process{'es' if processes > 1 else ''}"
-    print(f"about {about} (h:min:s) in {shown}, by the time of {len(timed)} of them")
+    print(f"about {about} (h:min:s) by the time of {TIMED} of them; processes: {processes}")
     if job.device != "cpu":
         print("less on a GPU with many structures, as it takes several at once")
-    return exit_status(args, given, {names[source] for source in residues})
+    return status
 
 
 def count_residues(source: Source) -> int | StructureError:
@@ -272,29 +270,25 @@ def count_residues(source: Source) -> int | StructureError:
     return structure if isinstance(structure, StructureError) else structure.protein.num_residues
 
 
-def embed_rest(args: Namespace, kept: Kept, job: Job, names: Mapping[Source, str]) -> None:
-    """Embed the structures that are not kept yet, and keep what they give by their `names`.
+def embed_rest(args: Namespace, kept: Kept, job: Job, sources: Sequence[Source]) -> None:
+    """Embed the structures that are not kept yet, and keep what they give by their names.
 
     Raises the first StructureError with --fail-fast.
     """
     if kept.done:
-        print(f"going on after {kept.done} of {len(names)} structures", flush=True)
-    rest = [*names][kept.done :]
+        print(f"going on after {kept.done} of {len(sources)} structures", flush=True)
+    rest = sources[kept.done :]
     with (
         contextlib.closing(embed_sources(job, rest, args.num_workers)) as results,
-        progress(total=len(names), initial=kept.done, unit="protein") as bar,
+        progress(total=len(sources), initial=kept.done, unit="protein") as bar,
     ):
         for source, found in zip(rest, results):
-            named = []
-            for x in found:
+            for k, x in enumerate(found):
                 if isinstance(x, Embedding):
-                    chain = f"_{x.chain[0]}" if job.each_chain else ""
-                    named.append(replace(x, id=names[source] + chain))
-                    continue
-                if args.fail_fast and not isinstance(x, UnwantedError):
+                    found[k] = replace(x, id=f"{source.name}_{x.chain[0]}" if job.each_chain else source.name)
+                elif args.fail_fast and not isinstance(x, UnwantedError):
                     raise x
-                named.append(x)
-            kept.add(named)
+            kept.add(found)
             bar.update()
 
 

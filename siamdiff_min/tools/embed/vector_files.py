@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import math
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,9 +124,7 @@ class Kept:
             if isinstance(e, StructureError):
                 rows.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
                 continue
-            untold = e.plddt is not None and math.isnan(e.plddt)
             row = {"id": [e.id], "incomplete": [e.incomplete], "dropped": e.dropped}
-            row["untold"] = [untold and not rows]  # once for a file
             row |= {"residues": [len(e.sequence)], "chains": [len(set(e.chain))]}
             if {"per_residue", "per_atom"} & {*self.include}:
                 row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
