@@ -24,7 +24,7 @@ from .training.metrics_file import summary
 from .training.presets import parent_of
 from .training.ranks import Ranks, launch
 
-# Held-out proteins that are measured, each DRAWS times, after every epoch: of 365,000 structures 5 % would be 18,000.
+# Held-out proteins of a validation, each measured DRAWS times: of 365,000 structures 5 % would be 18,000.
 VALIDATED = 500
 HELD_OUT_SEED = 0  # of the crops of held-out proteins
 

@@ -102,6 +102,7 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("epochs", "epochs (default: preset)", type=COUNT, nargs=1),
         both("batch_size", "samples per process and forward pass (default: preset)", type=COUNT),
         both("global_batch_size", "samples per step of the optimizer (default: processes x batch size)", type=COUNT),
+        train("valid_every", "epochs between validations (default: preset; 1 at paper size)", **FREE, type=COUNT),
         train("max_length", "residues kept of each protein (default: Table 5)", type=COUNT),
         tune("max_residues", "crop to train on, residues; msp: the nearest (default: 400 at atom level)", type=COUNT),
     ],

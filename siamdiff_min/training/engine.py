@@ -50,8 +50,9 @@ def begin(run: Run) -> None:
 def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     """Minimise the objective of `run`, which `begin` has made ready. Checkpoints and metrics.jsonl go to --out.
 
-    `validate` is called with the number of epochs done, after each epoch, at --max-steps and after --max-minutes. Its
-    measures are written down, with the number of `samples` they are over.
+    `validate` is called with the number of epochs done: after each epoch, or each --valid-every of them, at the end of
+    a stage, at --max-steps and after --max-minutes. Its measures are written down, with the number of `samples` they
+    are over.
 
     Returns 0 when the run is complete. After a signal it writes a checkpoint and returns the signal's number, even if
     the signal came during the last validation or save. Raises SiamDiffError on a non-finite loss, and WriteError.
@@ -59,6 +60,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
     config = run.config
     ranks = run.ranks
     first = run.step
+    valid_every = getattr(config, "valid_every", 1)  # epochs; fine-tuning has no other
     steps = {}  # since the last line of the training: number -> what was measured
     stop = 0  # the number of a signal
     generator = torch.Generator(ranks.device)
@@ -90,8 +92,9 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
 
             # what is due after this step
             epoch_ends = run.step % run.per_epoch == 0
-            validating = epoch_ends or run.step == run.last_step
-            saving = validating or run.step % config.save_every == 0 or stop
+            stage_ends = run.step in (run.stage_2_begins, run.last_step)
+            validating = stage_ends or run.step % (valid_every * run.per_epoch) == 0
+            saving = epoch_ends or stage_ends or run.step % config.save_every == 0 or stop
             logging = saving or run.step % config.log_every == 0
 
             # a line of the training; here the host waits for the device
@@ -101,6 +104,7 @@ def train(run: Run, validate: Callable[[float], dict[str, float]]) -> int:
                 steps = {}
 
             # a line of the validation, and at the end of an epoch the learning rate that follows from it
+            measured = {}
             if validating:
                 measured = validate(run.step / run.per_epoch)
                 run.log("valid", measured)

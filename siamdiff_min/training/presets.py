@@ -55,12 +55,12 @@ OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
-    ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3},
-    ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3},
-    ("medium", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
-    ("medium", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
-    ("small", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3},
-    ("small", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3},
+    ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3, "valid_every": 4},
+    ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3, "valid_every": 4},
+    ("medium", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
+    ("medium", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
+    ("small", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
+    ("small", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
     ("tiny", "atom", "multiview"): {"batch_size": 8, "epochs": [6, 6]},  # it needs others to contrast with
     ("tiny", "residue", "multiview"): {"batch_size": 8, "epochs": [20, 20]},
 }
@@ -95,12 +95,12 @@ def by_preset(config: Namespace, subject: str) -> tuple[Mapping, ...]:
 
     parent = parent_of(chosen)
     small = SMALLER.get((config.size, config.level), {}) | SMALLER.get((config.size, config.level, parent), {})
-    epochs = {"epochs": EPOCHS.get(config.preset, EPOCHS["paper"])}
+    usual = {"epochs": EPOCHS.get(config.preset, EPOCHS["paper"]), "valid_every": 1}
     if chosen not in STAGED:
-        epochs = {"epochs": [50]}
+        usual["epochs"] = [50]
         small = {name: [sum(value)] if name == "epochs" else value for name, value in small.items()}
     # A plugin's own row means what it says, at every size.
-    return (paper, small, epochs) if parent is None else (small, epochs, paper)
+    return (paper, small, usual) if parent is None else (small, usual, paper)
 
 
 def parent_of(method: str) -> str | None:

@@ -59,6 +59,19 @@ def reference(tmp_path_factory, one_thread):
     return train(configure(out))[0], lines(out)
 
 
+@pytest.mark.parametrize(
+    ("every", "validated"),
+    [
+        (1, [(1, 10), (1, 20), (2, 20), (2, 30), (2, 40)]),
+        (2, [(1, 20), (2, 20), (2, 40)]),
+        (3, [(1, 20), (2, 20), (2, 30), (2, 40)]),  # epochs are counted from the first step
+    ],
+)
+def test_a_stage_is_validated_at_its_ends_and_after_some_epochs(every, validated, tmp_path):
+    train(configure(tmp_path, "--valid-every", every))
+    assert [(x["stage"], x["step"]) for x in lines(tmp_path) if x["split"] == "valid"] == validated
+
+
 def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     objective, stopped = train(configure(tmp_path))
     assert stopped == 0
@@ -68,8 +81,6 @@ def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     written = lines(tmp_path)
     places = [(line["split"], line["stage"], line["step"]) for line in written]
     assert len(set(places)) == len(places)
-    valid = [place for place in places if place[0] == "valid"]
-    assert valid == [("valid", s, n) for s, n in [(1, 10), (1, 20), (2, 20), (2, 30), (2, 40)]]
     assert {place[1] for place in places if place[2] <= 20 and place[0] == "train"} == {1}
     train_loss = [line["loss"] for line in written if line["split"] == "train"]
     assert train_loss[-1] < train_loss[0]
