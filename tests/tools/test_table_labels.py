@@ -71,6 +71,7 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,x\nb,2": ("regression", "row 2: 'x' is no value for regression"),
     "name,value\na,inf\nb,2": (None, "row 2: 'inf' is no value for regression"),
     "name,value\na,\nb,NA": ("regression", "column value has no value"),
+    "name,value\na,\nb,": ("classes", "column value has no value"),
     "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' {NUMBERS}: --missing \"n. d.\""),
     "name;value\na;0,52\nb;n. d.": (None, f"row 3: 'n. d.' {NUMBERS}"),
     "name;value\na;0,52\nb;1.5": (None, "row 3: '1.5' has a decimal point, but '0,52' a decimal comma"),
@@ -118,11 +119,11 @@ TOLD = {  # a table, options, its values in words, what else is said
     "decimal commas, gaps, few numbers": (GRADES, {}, "0 to 3", [
         "columns that are not read: batch",
         "decimal commas, 0,0 is read as 0",
-        "1 of 21 rows were not measured (empty 1)",
         "only 4 different whole numbers: --kind classes if they are names",
+        "1 of 21 rows were not measured (empty 1)",
     ]),
     "the same as classes": (GRADES, {"kind": "classes"}, "4 classes: 0,0 5, 1,0 5, 2,0 5, 3,0 5", [
-        "columns that are not read: batch", "1 of 21 rows have no class"]),
+        "columns that are not read: batch", "1 of 21 rows were not measured (empty 1)"]),
     "a gap in one of several columns": (
         "name,x,y\na,1,1\nb,0,\nc,0,0", {"value_column": ["x", "y"]}, "x: 1 of 3 are 1, y: 1 of 2 are 1",
         ["y: 1 of 3 rows were not measured (empty 1)"]),
@@ -156,7 +157,7 @@ def test_all_faults_are_named_at_once_the_first_three_of_each_kind(tmp_path):
     for fault in ("row 2: 'x0'", "row 3: 'x1'", "row 4: 'x2'", "and 2 more", "row 7 is without a name"):
         assert fault in said
     assert "'x3'" not in said and "row 9 has 2 columns of 3" in said and "row 8 is of no split" in said
-    assert "row 11 is of c, like row 10, but says otherwise" in said
+    assert "rows 10, 11 are of c, but differ" in said
 
 
 def test_columns_of_residues_and_families(tmp_path):
@@ -240,9 +241,9 @@ def test_repeats_are_averaged_and_counted(tmp_path):
     assert two.rows[0].value == [1.5, 8.0]
     same = read(tmp_path, "name,value\na,yes\nb,no\na,yes\n")
     assert [(row.name, row.value) for row in same.rows] == [("a", "yes"), ("b", "no")]
-    with pytest.raises(StructureError, match="row 4 is of a, like row 2, but says otherwise: keep one"):
+    with pytest.raises(StructureError, match="rows 2, 4 are of a, but differ: keep one"):
         read(tmp_path, "name,value\na,yes\nb,no\na,no\n")
-    with pytest.raises(StructureError, match="a is 0 and 1, in rows 2, 4: keep one, or --kind regression"):
+    with pytest.raises(StructureError, match=r"rows 2, 4 are of a, but differ: keep one \(--kind regression"):
         read(tmp_path, "name,value\na,1\nb,0\na,0\n")
     yes = read(tmp_path, "name,x,y\na,1,\nb,0,0\na,1,1\n", value_column=["x", "y"])
     assert yes.kind == "binary" and [row.value for row in yes.rows] == [[1, 1], [0, 0]]
@@ -251,8 +252,8 @@ def test_repeats_are_averaged_and_counted(tmp_path):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("name,chain,resid,value\na,A,1,1\na,A,2,2", "rows 2 and 3 are of a: .* 'chain' and 'number', .* 'resid'"),
-        ("name,number,value\na,1,1\na,2,2", "rows 2 and 3 are of a: .* 'chain' and 'number', there is 'number'"),
+        ("name,chain,resid,value\na,A,1,1\na,A,2,2", "rows 2, 3 are of a: .* 'chain' and 'number', .* 'resid'"),
+        ("name,number,value\na,1,1\na,2,2", "rows 2, 3 are of a: .* 'chain' and 'number', there is 'number'"),
         ("Results of March\nname,value\na,1", "expected one column called 'value', there are Results of March"),
         ("Results,,\nname,value,split\na,1,test", "expected one column called 'value', there are Results;"),
     ],

@@ -487,7 +487,7 @@ def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsy
     for line, error, reason in (
         ([*model, "--features", "twice.npz", "--predict"], StructureError, "1 structures are there twice: p0"),
         ([*model, "--features", "vectors.csv", "--predict"], StructureError, "it is no .npz"),
-        (few, ConfigError, r"--features few\.npz has no vector of p"),
+        (few, ConfigError, r"--features few\.npz has no finite vector of p"),
         ([*few, "--init-from", "x"], ConfigError, "takes the place of the encoder: with --freeze alone"),
         ([*data, *ones[4:6], "--features", "vectors.npz"], ConfigError, rf"{said}\. Label the others 0"),
         ([*ones, *QUICK, "--out", "ones"], ConfigError, said),

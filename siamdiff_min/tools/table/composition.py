@@ -11,10 +11,12 @@ from torch.nn import functional as F
 from ...downstream.sample import Sample
 from ...encoders.ops import segment_sum
 from ...protein.constants import CA, NUM_RESIDUE_TYPES
+from ...protein.neighbors import histogram, radius_neighbors
 from ...protein.protein import Protein
 
 RADIUS = 10.0  # angstrom between CA: the first two shells of neighbours
-REACH = 2  # neighbours on each side in the chain
+BESIDE = (-1, 1, -2, 2)  # steps along the chain to the neighbours
+REACH = max(BESIDE)
 
 
 def composition(protein: Protein) -> Tensor:
@@ -28,24 +30,18 @@ def composition(protein: Protein) -> Tensor:
 def surroundings(protein: Protein, focus: Tensor) -> Tensor:
     """Of the residues in `focus` (R,): own type, those of neighbours, number of residues within RADIUS. (K, 101)."""
     types = F.one_hot(protein.residue_type, NUM_RESIDUE_TYPES).double()
-    rows = torch.arange(len(types))
+    chain = protein.residue_protein * (protein.chain.max() + 1) + protein.chain  # of all proteins
+    padded = F.pad(types, (0, 0, REACH, REACH))
+    padded_chain = F.pad(chain, (REACH, REACH), value=-1)
     columns = [types]
-    for offset in range(1, REACH + 1):
-        for step in (-offset, offset):
-            neighbour = (rows + step).clamp(0, len(rows) - 1)
-            same_chain = protein.chain[neighbour] == protein.chain
-            same_protein = protein.residue_protein[neighbour] == protein.residue_protein
-            there = same_chain & same_protein & (neighbour == rows + step)
-            columns.append(types[neighbour] * there[:, None])
+    for step in BESIDE:
+        beside = slice(REACH + step, REACH + step + len(types))
+        columns.append(padded[beside] * (padded_chain[beside] == chain)[:, None])
 
-    ca = protein.pos[protein.atom_name == CA].double()
-    residue_of_ca = protein.atom_residue[protein.atom_name == CA]
-    owner = protein.residue_protein[residue_of_ca]
-    near = torch.zeros(len(types), dtype=torch.float64)
-    for b in range(protein.num_proteins):
-        own = owner == b
-        within = torch.cdist(ca[own], ca[own]) <= RADIUS
-        near[residue_of_ca[own]] = within.sum(1).double() - 1  # not itself
+    is_ca = protein.atom_name == CA
+    residue = protein.atom_residue[is_ca]
+    point, _ = radius_neighbors(protein.pos[is_ca].double(), protein.residue_protein[residue], RADIUS, None)
+    near = histogram(residue[point], len(types)).double()
     return torch.cat([*columns, near[:, None]], 1)[focus]
 
 

@@ -47,19 +47,17 @@ class GivenFeatures(nn.Module):
         self.out_dim = self.vectors.shape[1]
 
     def represent(self, sample: Sample) -> Tensor:
-        """The vectors (B, out_dim) of the samples. Raises ConfigError if one has none, or one that is not finite."""
+        """The vectors (B, out_dim) of the samples. Raises ConfigError as `of`."""
         return self.of(sample.names).to(sample.target.device)
 
     def of(self, names: Collection[str]) -> Tensor:
-        """The vectors (B, out_dim) of these names. Raises ConfigError as `represent`."""
-        absent = [name for name in names if name not in self.row_of]
+        """The vectors (B, out_dim) of these names. Raises ConfigError if one has none, or one that is not finite."""
+        none = np.full(self.out_dim, np.nan, dtype=np.float32)
+        found = [self.vectors[self.row_of[name]] if name in self.row_of else none for name in names]
+        absent = [name for name, vector in zip(names, found) if not np.isfinite(vector).all()]
         if absent:
-            raise ConfigError(f"--features {self.path} has no vector of {first_three(absent)}")
-        found = self.vectors[[self.row_of[name] for name in names]]
-        wrong = [name for name, vector in zip(names, found) if not np.isfinite(vector).all()]
-        if wrong:
-            raise ConfigError(f"--features {self.path}: a vector of {first_three(wrong)} is not finite")
-        return torch.from_numpy(found)
+            raise ConfigError(f"--features {self.path} has no finite vector of {first_three(absent)}")
+        return torch.from_numpy(np.stack(found))
 
 
 def of_residues(names: list[str], content: dict[str, np.ndarray]) -> list[str]:

@@ -23,7 +23,7 @@ from ...files import StructureError, read_rows, structure_errors
 from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ...reading.endings import without_ending
 from .faults import Faults
-from .values import CLASSES, kind_of, read_classes, read_numbers, squeezed
+from .values import CLASSES, count_classes, kind_of, read_values, squeezed
 
 SPLIT_OF = {"": "", "train": "train", "valid": "valid", "val": "valid", "test": "test"}
 # What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02, 1. Mrz; of 1E10 the number 1.00E+10. Months
@@ -131,6 +131,8 @@ def read_table(
         # Which columns hold names and values?
         titles, lines = _by_title(rows, faults)
         title_of = {title.lower(): title for title in reversed(titles) if title}
+        if "group" in title_of:
+            title_of.setdefault("family", title_of["group"])
         names = name_column or title_of.get("name", titles[0])
         columns = value_column or [title_of.get("value", "value")]
         wrong = [title for title in (names, *columns) if titles.count(title) != 1]
@@ -144,24 +146,21 @@ def read_table(
         cells = {column: {number: line[column] for number, line in lines.items()} for column in columns}
         words = {squeezed(word) for word in missing or ()}
         kind = kind or kind_of(cells, words)
-        if kind not in CLASSES:
-            values, about, notes = read_numbers(cells, kind, words, faults, odd=not keep_repeats)
-            classes = tuple(columns) if len(columns) > 1 else ()
-        elif len(columns) > 1:
+        if kind in CLASSES and len(columns) > 1:
             raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
-        else:
-            values, classes, about, notes = read_classes(cells[columns[0]], kind, words)
+        values, about, notes = read_values(cells, kind, words, faults, odd=not keep_repeats)
+        classes = tuple(columns) if len(columns) > 1 else ()
+        if kind in CLASSES:
+            classes = tuple(sorted(count_classes(values.values())))
 
-        # What the values are of. A column `number` without one of chains counts something else.
-        used = {key: title_of[key] for key in ("chain", "number", "residue", "split") if key in title_of}
-        if not {"chain", "number"} <= used.keys():
-            used.pop("number", None)
-            used.pop("residue", None)
-        family = title_of.get("family") or title_of.get("group")
-        if family and family not in (names, *columns):
-            used["family"] = family
-        labelled = [_row(number, lines[number], names, used, value, faults) for number, value in values.items()]
-        labelled = [row for row in labelled if row]
+        # What the values are of. Without chains a column `number` counts something else.
+        known = ["chain", "split", "family"]
+        if {"chain", "number"} <= title_of.keys():
+            known += ["number", "residue"]
+        used = {key: title_of[key] for key in known if title_of.get(key, names) not in (names, *columns)}
+        labelled = []
+        for number, value in values.items():
+            labelled += _row(number, lines[number], names, used, value, faults)
         unread = [title for title in titles if title and title not in {names, *columns, *used.values()}]
         if unread:
             notes.insert(0, f"columns that are not read: {', '.join(unread)}")
@@ -190,9 +189,7 @@ def _by_title(rows: Mapping[int, Sequence[str]], faults: Faults) -> tuple[Sequen
     return titles, lines
 
 
-def _row(
-    number: int, line: Mapping[str, str], names: str, used: Mapping[str, str], value, faults: Faults
-) -> Row | None:
+def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, str], value, faults: Faults) -> list[Row]:
     """A row with its label, if there are no faults."""
     cell = defaultdict(str, {key: line[title] for key, title in used.items()})
     place = cell["number"].removesuffix(".0")  # as pandas writes whole numbers beside a gap
@@ -209,8 +206,8 @@ def _row(
         if applies:
             faults.add(reason, f"row {number} is {reason}: {[*line.values()]!r:.100}")
     if any(wrong.values()):
-        return None
-    return Row(number, line[names], cell["chain"], place, letter, SPLIT_OF[split], value, cell["family"])
+        return []
+    return [Row(number, line[names], cell["chain"], place, letter, SPLIT_OF[split], value, cell["family"])]
 
 
 def _merge_repeats(
@@ -223,36 +220,26 @@ def _merge_repeats(
     together = defaultdict(list)
     for row in rows:
         together[row.name, row.chain, row.place].append(row)
+    telling = [title for title in unread if title.lower() in TELLING]
     merged = []
+    repeats = []
     for same in together.values():
-        with faults.of("repeats"):
-            merged.append(_merged(same, kind))
-    repeated = [same for same in together.values() if len(same) > 1]
-    if not repeated:
+        first = same[0]
+        value = first.value if kind in CLASSES else _mean([row.value for row in same])
+        merged.append(replace(first, value=value))
+        if len(same) == 1:
+            continue
+        repeats += same
+        which = f"rows {', '.join(str(row.number) for row in same[:5])} are of {first.name:.100} {first.place}".rstrip()
+        said = {(row.split, row.family, str(row.value) if kind in CLASSES else "") for row in same}
+        if len(said) > 1 or (kind == "binary" and any(0 < x < 1 for x in np.ravel(value))):
+            faults.add("repeats", f"{which}, but differ: keep one (--kind regression learns the mean of 0 and 1)")
+        for title in telling:
+            faults.add("titles", f"{which}: labels of residues need columns 'chain' and 'number', there is {title!r}")
+    if not repeats:
         return merged, []
-    for title in unread:
-        if title.lower() in TELLING:
-            problem = f"rows {repeated[0][0].number} and {repeated[0][1].number} are of {repeated[0][0].name:.100}"
-            faults.add("titles", f"{problem}: labels of residues need columns 'chain' and 'number', there is {title!r}")
-    count = sum(map(len, repeated))
-    return merged, [f"{count} rows are repeats, of {len(repeated)} structures or residues: their mean is taken"]
-
-
-def _merged(same: Sequence[Row], kind: str) -> Row:
-    """One row for some of the same structure or residue. Raises ValueError if they contradict each other."""
-    first, *others = same
-    of = f"{first.name:.100} {first.place}".rstrip()
-    classes = kind in CLASSES
-    for row in others:
-        if (row.split, row.family) != (first.split, first.family) or (classes and row.value != first.value):
-            raise ValueError(f"row {row.number} is of {of}, like row {first.number}, but says otherwise: keep one")
-    if classes:
-        return first
-    value = _mean([row.value for row in same])
-    if kind == "binary" and any(0 < x < 1 for x in np.ravel(value)):
-        both = ", ".join(str(row.number) for row in same[:5])
-        raise ValueError(f"{of} is 0 and 1, in rows {both}: keep one, or --kind regression to learn the mean")
-    return replace(first, value=value)
+    count = len(merged) - len(rows) + len(repeats)
+    return merged, [f"{len(repeats)} rows are repeats, of {count} structures or residues: their mean is taken"]
 
 
 def _mean(values: Sequence[float | list]) -> float | list:

@@ -10,6 +10,7 @@ from ...names import Choices
 from ...training import config as options
 from ...training.config import FINETUNE, FREE, PREDICTED, SWITCH, at_least, filled, flag, model_in, replace, row
 from .labels import read_table
+from .values import CLASSES
 
 KINDS = Choices(["regression", "binary", "classes", "labels"], "downstream.tasks", "KINDS")
 METRICS = (  # of all kinds
@@ -61,9 +62,9 @@ def table_options(argv: Sequence[str] | None = None, world: int | None = None) -
         columns = known.get("properties") or ([column] if column else None)
         config = filled(config, {"kind": known.get("kind"), "value_column": columns})
     elif config.labels:
-        classes = read_table(config.labels, config.kind, **columns_of(config)).classes
-        if len(classes) == 1:
-            raise StructureError(config.labels, "malformed table", f"one class only: {classes[0]:.100}")
+        table = read_table(config.labels, config.kind, **columns_of(config))
+        if table.kind in CLASSES and len(table.classes) < 2:
+            raise StructureError(config.labels, "malformed table", f"one class only: {', '.join(table.classes)}")
     settled = options.tuned(config, world)
     if config.out is None:
         settled = replace(settled, out=options.folder(settled, Path(config.labels or "").stem))

@@ -60,11 +60,9 @@ def table_set(
     if unlabelled:
         labelled = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
         table.notes.append(f"{labelled}; without one: {first_three(unlabelled)}")
-    origin = structure_files(data, each_chain=each_chain)
+    splits = dict.fromkeys(SPLITS, structure_files(data, each_chain=each_chain))
     return TableData(
-        train=origin,
-        valid=origin,
-        test=origin,
+        **splits,
         classes=table.classes,
         about=f"{table.kind} on {count} structures, {path}: {table.about}",
         notes=table.notes,
@@ -107,10 +105,10 @@ def _by_name(
         name = files.get(row.name) or structure_called(row.name, there)
         if row.chain and not residues:
             name += f"_{row.chain}"
-        other = known.setdefault((name, row.chain, row.place), row)
-        if other is not row:
-            faults.add("twice", f"row {row.number} is of {name:.100}, like row {other.number}: give their mean in one")
         labels[name].append(row)
+        first = known.setdefault((name, row.chain, row.place), row)
+        if first is not row:
+            faults.add("twice", f"row {row.number} is of {name:.100}, like row {first.number}: give their mean in one")
     return labels
 
 
@@ -119,9 +117,9 @@ def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     fitting = defaultdict(list)  # a file in several folders
     for name in sorted(there):
         fitting[name.rpartition("/")[2]].append(name)
-    for name in sorted(names & fitting.keys()):
-        if len(fitting[name]) > 1 and not names >= {*fitting[name]}:
-            faults.add("several", f"a name that fits several structures ({name}: {first_three(fitting[name])})")
+    for name, several in fitting.items():
+        if name in names and len(several) > 1 and not names.issuperset(several):
+            faults.add("several", f"a name that fits several structures ({name}: {first_three(several)})")
 
     missing = sorted(names - there)
     if not missing:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ MANY = 8  # values below which the median says little of the spread
 LARGEST = 3.4e38  # in float32, in which targets are kept
 FEW = 10  # so many different whole numbers may be names of classes
 SHOWN = 12  # classes to list: about two lines
+Column = Mapping[int, str]  # the cells of a column by row
 CLASSES = ("classes", "labels")  # the kinds that are not numbers: one name, or any number of them
 
 
@@ -43,7 +44,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> str:
+def kind_of(cells: Mapping[str, Column], words: Collection[str]) -> str:
     """The kind that the values of some columns look like. Some `words` say that a value was not measured."""
     texts = []
     for column in cells.values():
@@ -52,7 +53,7 @@ def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> s
     if not others:
         return "binary" if {*map(_number, texts)} == {0, 1} else "regression"
 
-    # Mistakes, see _checked_number: a text among numbers, something else between the digits of all, one unit of all.
+    # Mistakes, see `_value`: a text among numbers, something else between the digits of all, one unit of all.
     units = [UNIT.fullmatch(text) for text in others]
     one_unit = all(units) and len({re.sub(r"[\d.,]+", "", match[1]) for match in units}) == 1
     if len(others) < len(texts) or one_unit or all(re.fullmatch(r"-?\d+ ?[,_][\d,_. ]*", text) for text in others):
@@ -60,58 +61,47 @@ def kind_of(cells: Mapping[str, Mapping[int, str]], words: Collection[str]) -> s
     return "labels" if any("," in text for text in others) else "classes"
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def read_numbers(
-    cells: Mapping[str, Mapping[int, str]], kind: str, words: Collection[str], faults: Faults, odd: bool
+def read_values(
+    cells: Mapping[str, Column], kind: str, words: Collection[str], faults: Faults, odd: bool
 ) -> tuple[dict, str, list[str]]:
     """Values by row, of several columns lists with nan in the gaps; the values in words; notes, also on `odd` ones."""
-    values: dict[int, list[float]] = {}
+    gaps = {"classes": {"", *words}, "labels": words}.get(kind, NOT_MEASURED | words)
+    values: dict[int, list] = {}
     about = []
     notes = []
     for i, (title, column) in enumerate(cells.items()):
-        of = f"{title}: " if len(cells) > 1 else ""
-        known = _numbers_of(column, kind, words, faults)
+        texts = {number: text for number, text in column.items() if squeezed(text) not in gaps}
+        known = {}
+        for number, text in texts.items():
+            with faults.of("value"):
+                known[number] = _value(number, text, kind)
         if not known:
             faults.add("column", f"column {title} has no value")
             continue
         for number, value in known.items():
             values.setdefault(number, [math.nan] * len(cells))[i] = value
-        in_words = f"{min(known.values()):g} to {max(known.values()):g}"
-        if kind == "binary":
-            in_words = f"{[*known.values()].count(1)} of {len(known)} are 1"
-        about.append(of + in_words)
-        notes += [of + note for note in _notes_of(column, known, kind)]
-        if odd and kind == "regression":
-            rows = [f"row {number}" for number in known]
-            notes += [of + note for note in odd_values(rows, np.array([*known.values()]))]
 
+        # In words, with what may not be meant.
+        in_words, said = _classes_in_words(known) if kind in CLASSES else _numbers_in_words(texts, known, kind, faults)
+        absent = Counter(text or "empty" for number, text in column.items() if number not in texts)
+        if absent:
+            kinds = ", ".join(f"{text} {count}" for text, count in absent.most_common())
+            said.append(f"{absent.total()} of {len(column)} rows were not measured ({kinds})")
+        if odd and kind == "regression":
+            said += odd_values([f"row {number}" for number in known], np.array([*known.values()]))
+        of = f"{title}: " if len(cells) > 1 else ""
+        about.append(of + in_words)
+        notes += [of + note for note in said]
     in_order = {number: row if len(cells) > 1 else row[0] for number, row in sorted(values.items())}
     return in_order, ", ".join(about), notes
 
 
-def _numbers_of(column: Mapping[int, str], kind: str, words: Collection[str], faults: Faults) -> dict[int, float]:
-    """The numbers of a column by row, without those that were not measured."""
-    known = {}
-    for number, text in column.items():
-        if squeezed(text) not in NOT_MEASURED | words:
-            with faults.of("value"):
-                known[number] = _checked_number(number, text, kind)
-
-    # A comma may be that of decimals or of thousands.
-    commas = [column[number] for number in known if "," in column[number]]
-    points = [number for number in known if "." in column[number]]
-    if commas and points:
-        mixed = f"{column[points[0]]!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
-        faults.add("column", f"row {points[0]}: {mixed}")
-    elif commas and len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
-        faults.add("column", f"is {commas[0]!r} a decimal comma? Some numbers are whole: write all without commas")
-    return known
-
-
-def _checked_number(number: int, text: str, kind: str) -> float:
-    """The value of a cell in row `number`. Raises ValueError if it is none of this kind."""
+def _value(number: int, text: str, kind: str) -> float | str | list[str]:
+    """The value of a cell in row `number`: a number, a class, or some. Raises ValueError if it is none of this kind."""
+    if kind == "classes":
+        return text
+    if kind == "labels":
+        return [part.strip() for part in text.split(",") if part.strip()]
     value = _number(text)
     if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
         return value
@@ -119,35 +109,43 @@ def _checked_number(number: int, text: str, kind: str) -> float:
     raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}; write numbers alone; {advice}")
 
 
-def _notes_of(column: Mapping[int, str], known: Mapping[int, float], kind: str) -> list[str]:
-    """What may not be meant among the numbers of a column, which are `known` by row."""
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _numbers_in_words(texts: Column, known: Mapping[int, float], kind: str, faults: Faults) -> tuple[str, list[str]]:
+    """The range of the numbers that are `known` of a column; what may not be meant."""
+    in_words = f"{min(known.values()):g} to {max(known.values()):g}"
+    if kind == "binary":
+        in_words = f"{[*known.values()].count(1)} of {len(known)} are 1"
+
+    # A comma may be that of decimals or of thousands.
     notes = []
-    texts = [column[number] for number in known]
-    commas = [text for text in texts if "," in text]
+    commas = [texts[number] for number in known if "," in texts[number]]
+    points = {number: texts[number] for number in known if "." in texts[number]}
     if commas:
         notes.append(f"decimal commas, {commas[0]} is read as {_number(commas[0]):g}")
-    gaps = Counter(text or "empty" for number, text in column.items() if number not in known)
-    if gaps:
-        kinds = ", ".join(f"{text} {count}" for text, count in gaps.most_common())
-        notes.append(f"{gaps.total()} of {len(column)} rows were not measured ({kinds})")
-    bounds = [text for text in texts if BOUND.match(text)]
+        for number, text in points.items():
+            mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
+            faults.add("points and commas", f"row {number}: {mixed}")
+        if len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
+            faults.add("column", f"is {commas[0]!r} a decimal comma? Some numbers are whole: write all without commas")
+    bounds = [text for text in texts.values() if BOUND.match(text)]
     if bounds:
         notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
-    if kind != "regression":
-        return notes
 
     # Are they names? 1.1 and 1.10 of a classification, or few whole numbers.
+    if kind != "regression":
+        return in_words, notes
     written = defaultdict(set)
-    for text, value in zip(texts, known.values()):
-        if "." in text:
-            written[value].add(text)
+    for number, text in points.items():
+        written[known[number]].add(text)
     alike = [sorted(several) for several in written.values() if len(several) > 1]
     if alike:
         notes.append(f"{' and '.join(alike[0][:2])} are one number: --kind classes if they are names")
     different = {*known.values()}
-    if 1 < len(different) <= FEW < len(known) and all(value == int(value) for value in different):
+    if 1 < len(different) <= FEW < len(known) and all(map(float.is_integer, different)):
         notes.append(f"only {len(different)} different whole numbers: --kind classes if they are names")
-    return notes
+    return in_words, notes
 
 
 def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
@@ -175,31 +173,20 @@ def odd_values(names: Sequence[str], y: np.ndarray) -> list[str]:
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
-def read_classes(
-    column: Mapping[int, str], kind: str, words: Collection[str]
-) -> tuple[dict, tuple[str, ...], str, list[str]]:
-    """Classes by row, a name or a list of names; all names; how many there are of each; notes."""
-    not_measured = words if kind == "labels" else {*words, ""}
-    values: dict = {number: text for number, text in column.items() if squeezed(text) not in not_measured}
-    count = Counter(values.values())
-    if kind == "labels":
-        for number, text in values.items():
-            parts = [part.strip() for part in text.split(",")]
-            values[number] = [part for part in parts if part]
-        count = Counter(name for names in values.values() for name in names)
-    sizes = [f"{name} {size}" for name, size in count.most_common()]
-    about = f"{len(count)} classes: {', '.join(sizes[:SHOWN])}"
-    if len(count) > SHOWN:
-        about += ", ..."
+def count_classes(values: Iterable[str | list[str]]) -> Counter:
+    """How often each class is named."""
+    return Counter(name for value in values for name in ([value] if isinstance(value, str) else value))
 
-    # What may not be meant.
-    notes = []
-    if len(values) < len(column):
-        notes.append(f"{len(column) - len(values)} of {len(column)} rows have no class")
+
+def _classes_in_words(known: Mapping[int, str | list[str]]) -> tuple[str, list[str]]:
+    """How many there are of each class; those that differ in their case alone."""
+    count = count_classes(known.values())
+    sizes = [f"{name} {size}" for name, size in count.most_common()]
+    in_words = f"{len(count)} classes: {', '.join(sizes[:SHOWN])}"
+    if len(count) > SHOWN:
+        in_words += ", ..."
     written = defaultdict(list)  # class in small letters -> as it is written
     for name in count:
         written[squeezed(name)].append(name)
-    for names in written.values():
-        if len(names) > 1:
-            notes.append(f"{first_three(names)} are different classes: are they meant to be?")
-    return values, tuple(sorted(count)), about, notes
+    several = [names for names in written.values() if len(names) > 1]
+    return in_words, [f"{first_three(names)} are different classes: are they meant to be?" for names in several]
