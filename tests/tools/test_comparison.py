@@ -22,7 +22,7 @@ from siamdiff_min.files import write_rows
 from siamdiff_min.tools.evidence.intervals import mean_interval, range_of, t_interval
 from siamdiff_min.tools.evidence.wording import finish
 from siamdiff_min.tools.report.comparison import Difference, compare, difference, interval_of
-from siamdiff_min.tools.report.runs import HeldOut, RunFolder, read_held_out, read_runs
+from siamdiff_min.tools.report.runs import HeldOut, RunFolder, read_held_out, read_runs, with_held_out
 from siamdiff_min.training.config import pretrain_options
 from siamdiff_min.training.results import Predictions, result_of
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 MEASURES = ("sequence_loss", "structure_loss")
 
 
-def pretrained(folder: Path, losses: np.ndarray | None, *options, seed: int = 0, noise: float = 2.9) -> Path:
+def pretrained(folder: Path, losses, *options, seed: int = 0, noise: float = 2.9, **more: float) -> Path:
     """What train.py leaves in --out: options, a last validation, and the losses (P, draws) of every held-out protein.
 
     The structure loss is twice the sequence loss; the baseline of a draw tells its noise, which is `noise`.
@@ -38,22 +38,19 @@ def pretrained(folder: Path, losses: np.ndarray | None, *options, seed: int = 0,
     config = pretrain_options(["--size", "tiny", "--epochs", "1", "1", "--seed", str(seed), *options])
     folder.mkdir(parents=True)
     (folder / "options.json").write_text(json.dumps({"command": "train.py", "options": vars(config), "steps": 4}))
-    values = {"sequence_loss": 2.5, "sequence_loss_constant": noise, "structure_loss": 5.0, "clash_rate": 0.5}
-    lines = [{"step": step, "epoch": step - 1, "split": "valid", **values} for step in (1, 2)]
+    lines = [{"step": step, "epoch": step - 1, "split": "valid", "sequence_loss": 2.5} for step in (1, 2)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if losses is not None:
-        rows = [["protein", "draw", *MEASURES, "sequence_loss_constant"]]
-        for (protein, draw), loss in np.ndenumerate(losses):
-            rows.append([f"P{protein}", draw, float(loss), 2 * float(loss), noise])
-        write_rows(folder / "valid.tsv", rows)
+    rows = [["protein", "draw", *MEASURES, "sequence_loss_constant", "clash_rate", *more]]
+    for (protein, draw), loss in np.ndenumerate(losses):
+        rows.append([f"P{protein}", draw, float(loss), 2 * float(loss), noise, 0.5, *more.values()])
+    write_rows(folder / "valid.tsv", rows)
     return folder
 
 
 def made(name: str, values: np.ndarray, measure: str = "x") -> RunFolder:
     """A pre-trained run of which every protein is known: values (seeds, P)."""
-    of_seeds = {str(seed): {measure: of_seed.mean()} for seed, of_seed in enumerate(values)}
-    held_out = HeldOut("same", {measure: values}, {})
-    return RunFolder(name, {}, mean={measure: values.mean()}, of_seeds=of_seeds, held_out=held_out)
+    seeds = {str(seed): HeldOut([], {measure: of_seed}) for seed, of_seed in enumerate(values)}
+    return with_held_out(RunFolder(name, {}), seeds)
 
 
 def reported(tmp_path: Path, paths) -> tuple[str, list[dict], str]:
@@ -102,33 +99,30 @@ def test_half_widths_add_up_in_squares():
     """
     proteins = np.array([1.0, 2.0, 3.0])
     half = stats.t.ppf(0.975, 2) / np.sqrt(3)  # standard deviation 1
-    assert t_interval(proteins) == pytest.approx([2 - half, 2 + half])
-    run = made("a", np.stack([proteins - 1, proteins + 1]))
-    both = np.hypot(half, stats.t.ppf(0.975, 1) * np.sqrt(2 / 2))  # variance 2 among two seeds
-    assert interval_of(run, "x") == pytest.approx([2 - both, 2 + both])
-    one = made("b", proteins[None])
+    both = np.hypot(half, stats.t.ppf(0.975, 1))  # variance 2 among two seeds
+    one, run = made("a", proteins[None]), made("b", np.stack([proteins - 1, proteins + 1]))
     assert interval_of(one, "x") == pytest.approx([2 - half, 2 + half])
+    assert interval_of(run, "x") == pytest.approx([2 - both, 2 + both])
     assert difference(one, run, "x").interval == pytest.approx([0, 0])
 
     # Of two methods that differ in their seeds alone: Welch's test.
     others = np.array([0.0, 0.5, 4.0])
-    low, high = difference(run, made("c", proteins + others[:, None]), "x").interval
+    found = difference(run, made("c", proteins + others[:, None]), "x").interval
     expected = stats.ttest_ind(others, [-1, 1], equal_var=False).confidence_interval()
-    assert [low, high] == pytest.approx([expected.low, expected.high])
+    assert found == pytest.approx([expected.low, expected.high])
 
 
 def test_the_difference_of_paired_proteins_is_narrower():
     """Two runs 0.1 apart on every protein, give or take .01, though proteins differ by 1."""
     rng = np.random.default_rng(0)
     proteins = rng.normal(size=22)
-    first, second = made("a", proteins[None]), made("b", proteins[None] + 0.1 + 0.01 * rng.normal(size=22))
-    rows = compare([first, second], "x")
-    assert [row.run for row in rows] == ["a", "b"] and rows[0].difference == Difference() and rows[0].interval[1] > 0.2
-    expected = stats.ttest_1samp(second.held_out.values["x"][0] - proteins, 0).confidence_interval()
-    assert rows[1].difference.interval == pytest.approx([expected.low, expected.high]) and expected.high < 0.12
-    assert (rows[1].sources, rows[1].seeds, rows[1].std) == ("held-out proteins", 1, None)
-    others = replace(second, held_out=replace(second.held_out, split="other proteins"))
-    assert compare([first, others], "x")[1].difference == Difference(why_not="scored on other rows")
+    gains = 0.1 + 0.01 * rng.normal(size=22)
+    first, second = made("a", proteins[None]), made("b", (proteins + gains)[None])
+    one, two = compare([first, second], "x")
+    assert (one.run.name, two.run.name) == ("a", "b") and one.difference == Difference() and one.interval[1] > 0.2
+    expected = stats.ttest_1samp(gains, 0).confidence_interval()
+    assert two.difference.interval == pytest.approx([expected.low, expected.high]) and expected.high < 0.12
+    assert (two.sources, two.seeds, two.std) == ("held-out proteins", 1, None)
 
 
 def test_runs_at_another_noise_are_not_compared(tmp_path):
@@ -136,7 +130,7 @@ def test_runs_at_another_noise_are_not_compared(tmp_path):
     proteins = np.random.default_rng(0).random((8, 4))
     noise = {"a": 2.9, "b": 2.9003, "c": 2.9}
     paths = [pretrained(tmp_path / name, proteins + k, noise=x) for k, (name, x) in enumerate(noise.items())]
-    found = {row.run: row.difference for row in compare(read_runs(paths), "sequence_loss")}
+    found = {row.run.name: row.difference for row in compare(read_runs(paths), "sequence_loss")}
     assert found["a"] == Difference() and found["b"] == Difference(why_not="held out at other noise")
     assert found["c"].gain == pytest.approx(2)
     _, _, tabular = reported(tmp_path, paths)
@@ -161,7 +155,7 @@ def test_a_measured_0_stays_and_the_first_run_is_the_first(tmp_path):
     proteins = np.random.default_rng(0).random((8, 4))
     runs = read_runs([pretrained(tmp_path / name, k * proteins) for k, name in enumerate("abc")])
     zero, *others = compare(runs, "sequence_loss")
-    assert (zero.run, zero.mean, zero.difference) == ("a", 0, Difference())
+    assert (zero.run.name, zero.mean, zero.difference) == ("a", 0, Difference())
     assert [row.difference.gain for row in others] == pytest.approx([proteins.mean(), 2 * proteins.mean()])
     lacking = replace(runs[0], mean={})
     b, c = compare([lacking, *runs[1:]], "sequence_loss")
@@ -198,15 +192,13 @@ def test_a_loss_that_is_another_sum_is_in_the_table_with_the_reason(tmp_path):
         "part": ["--ablation", "no-sequence"],
     }
     for name, given in options.items():
-        path = pretrained(tmp_path / name, None, *given)
-        text = (path / "metrics.jsonl").read_text()
-        (path / "metrics.jsonl").write_text(text.replace('"clash_rate"', '"loss": 4.0, "clash_rate"'))
+        pretrained(tmp_path / name, np.ones((4, 2)), *given, loss=4.0)
     _, rows, _ = reported(tmp_path, [tmp_path / name for name in options])
     reasons = {row["run"]: (row["mean"], row["not compared"]) for row in rows if row["measure"] == "loss"}
     assert reasons == {
         "siamdiff": ("4.0", ""),
         "diffpret": ("4.0", "another sum of losses"),
-        "small": ("4.0", "no interval"),  # a difference, but one run each
+        "small": ("4.0", ""),
         "part": ("4.0", "another sum of losses"),
     }
 
@@ -218,13 +210,12 @@ def test_every_protein_counts_once_in_any_order(tmp_path):
     path = tmp_path / "valid.tsv"
     path.write_text("protein\tdraw\tx_loss\nB\t0\t1\nA\t0\t5\nB\t1\t3\nA\t1\tnan\nC\t0\tnan\nC\t1\tnan\n")
     read = read_held_out(path)
-    means = read.values["x_loss"][0]
-    assert means[:2].tolist() == [5, 2] and np.isnan(means[2]) and read.count == 3
+    assert np.array_equal(read.values["x_loss"], [5, 2, np.nan], equal_nan=True)
     rows = path.read_text().splitlines()
     path.write_text("\n".join([rows[0], *reversed(rows[1:])]))
-    assert read_held_out(path).split == read.split
+    assert read_held_out(path).rows == read.rows
     path.write_text("\n".join(rows[:-1]))  # a draw less
-    assert read_held_out(path).split != read.split
+    assert read_held_out(path).rows != read.rows
 
 
 def test_seeds_of_one_method_are_one_run(tmp_path):
@@ -233,16 +224,14 @@ def test_seeds_of_one_method_are_one_run(tmp_path):
     paths = [pretrained(tmp_path / f"a-{seed}", losses + seed, seed=seed) for seed in (0, 1, 12)]
     paths += [pretrained(tmp_path / "b" / f"seed-{seed}", losses, "--lr", "0.1", seed=seed) for seed in (0, 3)]
     paths += [pretrained(tmp_path / f"c-{seed}", losses, "--lr", f"0.{seed + 2}", seed=seed) for seed in (0, 1)]
-    paths += [pretrained(tmp_path / "d-1", None, seed=0)]
+    paths += [pretrained(tmp_path / "d-1", losses, seed=0)]
     runs = read_runs([*paths, paths[0], tmp_path / "b" / ".." / "d-1"])  # one that is named twice is one
     assert [run.name for run in runs] == ["a", "b", "c-0", "c-1", "d-1"]
-    a = runs[0]
-    assert list(a.lines) == ["0", "1", "12"] and a.config["seed"] == "0 1 12"
-    assert a.mean["sequence_loss"] == pytest.approx(0.25 + 13 / 3)
-    row = compare(runs, "sequence_loss")[0]
-    assert (row.seeds, row.std) == (3, pytest.approx(np.std([0, 1, 12], ddof=1))) and row.baseline == pytest.approx(2.9)
-    assert np.allclose(a.held_out.values["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
-    assert compare(runs, "sequence_loss")[4].mean == 2.5  # of metrics.jsonl, if there is no valid.tsv
+    a, *_ = compare(runs, "sequence_loss")
+    assert list(a.run.lines) == ["0", "1", "12"] and a.run.config["seed"] == "0 1 12"
+    assert (a.mean, a.baseline) == (pytest.approx(0.25 + 13 / 3), pytest.approx(2.9))
+    assert (a.seeds, a.std) == (3, pytest.approx(np.std([0, 1, 12], ddof=1)))
+    assert np.allclose(a.run.held_out["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -281,12 +270,12 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
     # The tabular: the best bold, the second underlined, their ranks, intervals below.
     cells = [[cell.strip() for cell in line.rstrip("\\ ").split("&")] for line in tabular.splitlines() if "&" in line]
     titles = [line[0] for line in cells if line[0]]
-    assert titles[1:] == [*names, "baseline", "small $-$ full", "large-0 $-$ full"]
+    assert titles[1:] == [*names, "baseline"]
     mean = rf"\textbf{{{float(full['mean']):.3f}$\pm${float(full['std']):.3f}}}"
     assert cells[2] == ["full", mean, cells[2][2], r"\textbf{1.0}"]
     assert cells[4][1].startswith(r"\underline{") and cells[4][3] == r"\underline{2.0}" and cells[6][3] == "3.0"
-    assert cells[8][1:] == ["2.900", "-", ""] and cells[9][1] == f"${gain:+.3f}$"
-    assert f"$[{interval[0]:+.3f}, {interval[1]:+.3f}]$" in cells[10][1]
+    assert cells[3][1] == rf"{{\scriptsize $[{float(full['low']):.3f}, {float(full['high']):.3f}]$}}"
+    assert cells[8][1:] == ["2.900", "-", ""]
 
 
 def scored(folder: Path, task: str, **measures: float) -> Path:
@@ -294,6 +283,7 @@ def scored(folder: Path, task: str, **measures: float) -> Path:
     folder.mkdir(parents=True)
     seeds = {str(k): {name: mean + 0.1 * k - 0.05 for name, mean in measures.items()} for k in (0, 1)}
     content = {"test": seeds, "mean": measures, "config": {"task": task}, "direction": dict.fromkeys(measures, "max")}
+    content |= {"samples": 9, "counts": {"samples": 9, "structures": 9}}
     (folder / "results.json").write_text(json.dumps(content))
     return folder
 
@@ -326,7 +316,6 @@ def test_one_method_on_two_tasks_is_one_row(tmp_path):
         r" & \multicolumn{1}{c}{\textbf{MSP}} & \multicolumn{1}{c}{\textbf{PSR}} & \textbf{Mean} \\",
         r"\textbf{Method} & AUROC & Global $\rho$ & \textbf{Rank} \\",
         rf"siamdiff & {best} & {best} & \textbf{{1.0}} \\",
-        r"siamdiff $-$ scratch & $+0.250$ & $+0.250$ &  \\",
     ):
         assert line in tabular.splitlines()
     assert "<h2>Side by side" in page
@@ -357,6 +346,6 @@ def test_the_ablation_of_the_page(tmp_path):
         assert [float(row["difference"]), float(row["mean"])] == pytest.approx([gain, mean["small-noise"]])
         assert float(row["difference low"]) < gain < float(row["difference high"])
     tabular = (tmp_path / "ablation.tex").read_text()
-    assert r"small-noise $-$ none" in tabular and tabular.count("scriptsize") >= 6
+    assert tabular.count("scriptsize") >= 4
     ranks = re.findall(r"(\d\.\d)\}* \\\\$", tabular, flags=re.M)
     assert len(ranks) == 2 and sum(map(float, ranks)) == pytest.approx(3, abs=0.11)  # to a digit each

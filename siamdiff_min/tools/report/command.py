@@ -19,14 +19,13 @@ from ...files import SiamDiffError, write_file
 from ...training.config import FINETUNE, PRETRAIN
 from ...training.metrics_file import in_order
 from ...training.summary import cell
-from ..evidence.wording import rows as rows_of_results
+from ..evidence import wording
 from ..evidence.wording import title_of
-from . import figures, picture
-from .captions import about, difference, predicted, tested_on, text, verdict, verdicts
+from . import figures, picture, tables
+from .captions import about, predicted, tested_on, text, verdicts
 from .comparison import units
 from .picture import Picture
 from .runs import RunFolder, read_runs
-from .tables import comparison_rows, measures_to_compare, write_csv, write_latex
 
 BY_PRESET = "by preset"  # in options.json
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
@@ -57,14 +56,12 @@ def run(args: Namespace) -> int:
     print(write_page(args.run, args.out, sections))
     if args.figures:
         write_pictures(args.figures, sections)
-    if args.csv or args.latex:
-        tables = {title: (runs, measures_to_compare(runs, measures_of(runs))) for title, runs in sections.items()}
-        if not any(measures for _, measures in tables.values()):
-            raise SiamDiffError("no run has a loss, error, accuracy or score yet, so there is no table to write")
-        for path, write in ((args.csv, write_csv), (args.latex, write_latex)):
-            if path:
-                write(path, tables)
-                print(path)
+    for path, write in ((args.csv, tables.write_csv), (args.latex, tables.write_latex)):
+        if path:
+            if not any(map(tables.results_of, sections.values())):
+                raise SiamDiffError("no run has a loss, error, accuracy or score yet, so there is no table to write")
+            write(path, sections)
+            print(path)
     warn_without_pictures()
     return 0
 
@@ -94,8 +91,7 @@ def write_page(paths: Sequence[Path], out: Path | None = None, sections: Mapping
     body = without_pictures()
     for title, runs in sections.items():
         body += heading(runs, title) + results_of(runs) + tables_of(runs)
-    if out is None:
-        out = paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html")
+    out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
     write_file(out, as_page(", ".join(sections), body))
     return out
 
@@ -105,9 +101,8 @@ def write_pictures(folder: Path, sections: Mapping[str, Sequence[RunFolder]]) ->
     if without_pictures():
         raise SiamDiffError(f"--figures: {NO_MATPLOTLIB}")
     for title, runs in sections.items():
-        scores, predictions, curves = pictures_of(runs)
         own = folder / picture.file_name(title) if len(sections) > 1 else folder
-        count = picture.write_figures(own, [*scores, *predictions, *curves])
+        count = picture.write_figures(own, [*chain(*pictures_of(runs))])
         print(f"{own}: {count} files, each picture as {', '.join(picture.FORMATS)} in {len(picture.COLUMNS)} widths")
 
 
@@ -131,7 +126,7 @@ def results_of(runs: Sequence[RunFolder]) -> str:
     apart = "</div><p><div class=cards>" if len(runs) > 1 else ""
     body = f"<h2>Result</h2>{verdicts(runs)}<p class=note>{tested_on(runs)}</p>"
     body += f"<div class=cards>{''.join([*scores, apart, *predictions])}</div>"
-    rows = comparison_rows(runs, measures_to_compare(runs, measures_of(runs)))
+    rows = tables.comparison_rows(runs)
     if len(runs) > 1 and len(rows) > 1:
         body += f"<div class=tables>{as_html('Side by side', rows)}</div>"
     if curves:
@@ -141,61 +136,43 @@ def results_of(runs: Sequence[RunFolder]) -> str:
 
 def tables_of(runs: Sequence[RunFolder]) -> str:
     """All numbers of every run, and what it was told."""
-    tables = []
+    found = {}  # title -> rows
     for run in runs:
+        name = f" of {run.name}" if len(runs) > 1 else ""
         if run.tested:
-            title = f"Numbers of {run.name}" if len(runs) > 1 else "Numbers"
-            tables.append(as_html(f"{title}, intervals over {units(run)}", rows_of_results(run.results)))
-            apart = run.results.get("with_relatives")
-            if apart:  # in other folds, where a head may have seen them
-                scores = [[name, value, apart["interval"][name]] for name, value in apart["mean"].items()]
-                title = f"With relatives in other folds, {apart['sequences']} sequences"
-                tables.append(as_html(title, [["metric", "mean", "95 % interval"], *scores]))
-    tables.append(as_html("Options", options_of(runs)))
+            found[f"Numbers{name}, intervals over {units(run)}"] = wording.rows(run.results)
+        apart = run.results.get("with_relatives")
+        if apart:  # in other folds, where a head may have seen them
+            scores = [[name, value, apart["interval"][name]] for name, value in apart["mean"].items()]
+            title = f"With relatives in other folds{name}, {apart['sequences']} sequences"
+            found[title] = [["metric", "mean", "95 % interval"], *scores]
+    found["Options"] = options_of(runs)
     for run in runs:
         rows = [[*row.values()] for row in run.made.get(BY_PRESET, ())]
         if rows:
             titles = ["", "paper", "released code", "row of docs/differences.md"]
-            tables.append(as_html(f"What --preset decides for {run.name}", [titles, *rows]))
+            found[f"What --preset decides for {run.name}"] = [titles, *rows]
     if any(run.made for run in runs):
-        tables.append(as_html("How it was made", origins_of(runs)))
-    return f"<div class=tables>{''.join(tables)}</div>"
+        found["How it was made"] = origins_of(runs)
+    html = [as_html(title, rows) for title, rows in found.items()]
+    return f"<div class=tables>{''.join(html)}</div>"
 
 
 def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture], list[Picture]]:
     """Of every measure the picture of its result; the predictions; the curves of what has changed."""
-    names = measures_of(runs)
+    measured = dict.fromkeys(measure for run in runs for measure in run.mean)
+    scores = [figures.picture_of_result(runs, measure, title_of(measure, measured)) for measure in measured]
+
     logged = defaultdict(set)  # the values of every measure in metrics.jsonl
-    for line in lines_of(runs):
-        for name, value in line.items():
-            logged[name].add(value)
-    scores = []
+    for run in runs:
+        for line in chain.from_iterable(run.lines.values()):
+            for name, value in line.items():
+                logged[name].add(value)
     curves = []
-    for name in names:
-        title = title_of(name, names)
-        scored = [run for run in runs if name in run.mean]
-        if scored:  # one run is compared with the baseline, two with each other
-            words = verdict(runs[0], name) if len(runs) == 1 else difference(runs, name)
-            scores.append(figures.picture_of_result(scored, runs, name, title, words))
-        if len(logged[name] - {None}) > 1:
-            curves.append(figures.picture_of_curve(runs, name, title))
+    for name, values in in_order(logged):
+        if len(values - {None}) > 1 and not name.endswith("_per_second"):
+            curves.append(figures.picture_of_curve(runs, name, title_of(name, measured)))
     return scores, figures.pictures_of_predictions(runs), curves
-
-
-def lines_of(runs: Sequence[RunFolder]) -> list[dict]:
-    """The lines of metrics.jsonl of all seeds of all runs."""
-    logs = chain.from_iterable(run.lines.values() for run in runs)
-    return list(chain.from_iterable(logs))
-
-
-def measures_of(runs: Sequence[RunFolder]) -> list[str]:
-    """The measures to show: those of the results, then those that were only logged. No speeds."""
-    logged = {}
-    for line in lines_of(runs):
-        logged |= line
-    names = dict.fromkeys(name for run in runs for name in run.mean)
-    names |= dict.fromkeys(name for name, _ in in_order(logged))
-    return [name for name in names if not name.endswith("_per_second")]
 
 
 def options_of(runs: Sequence[RunFolder]) -> list[list[str]]:
@@ -203,13 +180,11 @@ def options_of(runs: Sequence[RunFolder]) -> list[list[str]]:
     known = FINETUNE if runs[0].config.get("task") else PRETRAIN
     titles = [run.name for run in runs] if len(runs) > 1 else ["value (all others: default)"]
     rows = [["option", *titles]]
-    names = dict.fromkeys(name for run in runs for name in run.config)
-    for name in names:
-        default = known[name].arguments["default"] if name in known else None  # of a plugin, or an older version
+    for name in dict.fromkeys(name for run in runs for name in run.config):
         values = [run.config.get(name) for run in runs]
-        changed = any(value != default for value in values)
-        differ = any(value != values[0] for value in values)
-        if changed and (differ or len(runs) == 1):
+        default = known[name].arguments["default"] if name in known else None  # of a plugin, or an older version
+        other = values[0] if len(runs) > 1 else default
+        if any(value != other for value in values):
             rows.append([name, *map(str, values)])
     return rows
 
@@ -218,9 +193,9 @@ def origins_of(runs: Sequence[RunFolder]) -> list[list[str]]:
     """What options.json says of the runs beside the options: command, versions, threads, commit, checksums."""
     columns = [dict(flattened(run.made)) for run in runs]
     rows = [["", *(run.name for run in runs)]]
-    names = dict.fromkeys(chain.from_iterable(columns))
-    for name in (name for name in names if name != BY_PRESET):  # which has a table of its own
-        rows.append([name, *(column.get(name, "") for column in columns)])
+    for name in dict.fromkeys(chain.from_iterable(columns)):
+        if name != BY_PRESET:  # which has a table of its own
+            rows.append([name, *(column.get(name, "") for column in columns)])
     return rows
 
 

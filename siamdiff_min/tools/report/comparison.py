@@ -5,21 +5,22 @@ losses; Student's t) or test structures (fine-tuning: the draws of results.json)
 (evidence/intervals.py). Only what met the same rows and the same noise is compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..evidence.bootstrap import difference_interval, interval
-from ..evidence.intervals import mean_interval, t_interval, variance_among_seeds, with_seeds, within_range
+from ..evidence.intervals import t_interval, variance_among_seeds, with_seeds, within_range
 from ..evidence.verdict import side
-from .runs import RunFolder
+from .runs import BASELINE, RunFolder
 
 SUM = ("method", "preset", "level")  # options that decide what a loss is the sum of
 PARTS = ("no-sequence", "no-structure")  # ablations that leave a part of it out
-SAME = 1e-5  # of one mask and one noise the baselines of a draw are one number, but for rounding
-MASK = "sequence_loss_constant"
-STRUCTURE = "structure_loss_constant"
+SAME = 1e-5  # of one mask and one noise the baselines of a protein are one number, but for rounding
+MASK = f"sequence_loss{BASELINE}"
+STRUCTURE = f"structure_loss{BASELINE}"
+UNITS = ("families", "sequences", "structures")  # of a test split: the first that is counted is drawn again
 
 
 class Difference(NamedTuple):
@@ -32,10 +33,18 @@ class Difference(NamedTuple):
     why_not: str = ""  # they are not compared, or without an interval
 
 
+class Beside(NamedTuple):
+    """What a measure is compared with, beside other runs."""
+
+    name: str
+    value: float
+    side: str  # of it on which the measure is; "" if nothing is said
+
+
 class Row(NamedTuple):
     """A measure of a run, and its difference to the first run."""
 
-    run: str
+    run: RunFolder
     seeds: int
     mean: float
     std: float | None  # over seeds
@@ -53,8 +62,8 @@ def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
             continue
         values = run.seeds_of(measure)
         row = Row(
-            run=run.name,
-            seeds=max(len(values), 1),  # older versions kept the mean alone
+            run=run,
+            seeds=len(values),
             mean=run.mean[measure],
             std=float(np.std(values, ddof=1)) if len(values) > 1 else None,
             interval=interval_of(run, measure),
@@ -66,18 +75,15 @@ def compare(runs: Sequence[RunFolder], measure: str) -> list[Row]:
     return rows
 
 
-def are_ranked(rows: Sequence[Row]) -> bool:
-    """Whether all runs of a measure were compared, so that one may be called the best."""
-    refused = [row for row in rows if row.difference.gain is None and row.difference.why_not]
-    return len(rows) > 1 and not refused
-
-
 # ---- may they be compared? -------------------------------------------------------------------------------------------
 
 
 def why_not(first: RunFolder, second: RunFolder, measure: str = "") -> str:
     """Why two runs, or a measure of them, are not compared, in words; "" if they are."""
-    if not same_rows(first, second):
+    # With folds, heads have learned from other shares of the table.
+    if None not in (first.rows, second.rows) and first.rows != second.rows:
+        return "scored on other rows"
+    if first.config.get("folds") != second.config.get("folds"):
         return "scored on other rows"
     if not same_noise(first, second):
         return "held out at other noise"
@@ -92,51 +98,23 @@ def summed(run: RunFolder) -> list:
     return [run.config.get(name) for name in SUM] + [ablation if ablation in PARTS else None]
 
 
-def same_rows(first: RunFolder, second: RunFolder) -> bool:
-    """Whether two runs were scored on the same rows, which hashes tell, or predictions; else the number of rows.
-
-    With folds, heads that learned from other shares of the table are not compared.
-    """
-    if first.tested != second.tested or first.config.get("folds") != second.config.get("folds"):
-        return False
-    splits = [split_of(run) for run in (first, second)]
-    if None not in splits:
-        return splits[0] == splits[1]
-    if first.predictions and second.predictions:
-        one, two = (next(iter(run.predictions.values())) for run in (first, second))
-        return all(np.array_equal(one[name], two[name]) for name in ("id", "target"))
-    return first.results["counts"].get("samples") == second.results["counts"].get("samples")
-
-
-def split_of(run: RunFolder) -> str | None:
-    """A hash of the rows that a run was scored on; None if no file has it."""
-    if run.held_out:
-        return run.held_out.split
-    return str(run.draws["split"]) if "split" in run.draws else None
-
-
 def same_noise(first: RunFolder, second: RunFolder) -> bool:
-    """Whether the held-out proteins of two pre-trained runs had the same noise, as the baselines of every draw tell.
+    """Whether the held-out proteins of two pre-trained runs had the same noise, as the baselines of every one tell.
 
     Where residues were masked, the mask tells t; then the structure loss may have another baseline, as the second view
     of SiamDiff has noise of its own. But coordinates must have had noise in both or in neither, of one preset.
     """
-    if first.tested or first.config.get("level") != second.config.get("level"):  # CA atoms and all: other units
-        return first.tested
-    before, after = noise_of(first), noise_of(second)
-    both = {*before} & {*after}
+    if not (first.held_out and second.held_out):
+        return True
+    if first.config.get("level") != second.config.get("level"):  # CA atoms and all: other units
+        return False
+    both = {name for name in first.held_out if name in second.held_out and name.endswith(BASELINE)}
     if MASK in both and first.config.get("preset") == second.config.get("preset"):
-        if (STRUCTURE in before) != (STRUCTURE in after):
+        if (STRUCTURE in first.held_out) != (STRUCTURE in second.held_out):
             return False
         both -= {STRUCTURE}
-    return all(np.allclose(before[name], after[name], rtol=SAME, atol=SAME, equal_nan=True) for name in both)
-
-
-def noise_of(run: RunFolder) -> Mapping[str, np.ndarray | float]:
-    """The baselines of every draw of the held-out proteins; of older versions their means."""
-    if run.held_out and run.held_out.noise:
-        return run.held_out.noise
-    return {f"{name}_constant": value for name, value in run.baseline.items()}
+    noise = [(first.held_out[name][0], second.held_out[name][0]) for name in both]
+    return all(np.allclose(*pair, rtol=SAME, atol=SAME, equal_nan=True) for pair in noise)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -144,11 +122,7 @@ def noise_of(run: RunFolder) -> Mapping[str, np.ndarray | float]:
 
 def interval_of(run: RunFolder, measure: str) -> list[float] | None:
     """The 95 % interval of the mean over seeds; None if no file of the run has what it takes."""
-    if run.held_out and measure in run.held_out.values:
-        ends = mean_interval(measure, run.held_out.values[measure].mean(0))
-    else:
-        ends = run.results["interval"].get(measure)
-    return within_range(measure, widened(run.mean[measure], ends, measure, run))
+    return within_range(measure, widened(run.mean[measure], run.interval.get(measure), measure, run))
 
 
 def difference(first: RunFolder, second: RunFolder, measure: str) -> Difference:
@@ -169,35 +143,33 @@ def difference(first: RunFolder, second: RunFolder, measure: str) -> Difference:
 
 def paired(first: RunFolder, second: RunFolder, measure: str, gain: float) -> list[float] | None:
     """The interval of a difference over proteins or draws; None if they are not kept."""
-    if first.held_out and second.held_out:
-        before, after = first.held_out.values, second.held_out.values
-        if measure not in before or measure not in after:
-            return None
-        return t_interval(after[measure].mean(0) - before[measure].mean(0))
+    if measure in first.held_out and measure in second.held_out:
+        return t_interval(second.held_out[measure].mean(0) - first.held_out[measure].mean(0))
     if measure not in first.draws or measure not in second.draws:
         return None
-    count = min(len(first.draws[measure]), len(second.draws[measure]))
-    drawn = second.draws[measure][:count] - first.draws[measure][:count]
+    drawn = second.draws[measure] - first.draws[measure]
     if not first.config.get("folds"):
         return interval(drawn)
-    counts = first.results["counts"]
-    return difference_interval(gain, drawn, counts.get("sequences", counts["structures"]), folds=True)
+    return difference_interval(gain, drawn, first.results["counts"][unit_of(first)], folds=True)
 
 
-def over_baseline(run: RunFolder, measure: str) -> list[float] | None:
-    """The interval of a measure minus that of the best answer that looks at nothing, for the same proteins."""
-    values = run.held_out.values if run.held_out else {}
-    if f"{measure}_constant" in values and measure in values:
-        return t_interval((values[measure] - values[f"{measure}_constant"]).mean(0))
-    return run.results["gain_interval"].get(measure)
+def beside(run: RunFolder, measure: str) -> list[Beside]:
+    """The best answer that looks at nothing, and of a table the head of length and composition."""
+    found = []
+    if measure in run.baseline:
+        found.append(Beside("the baseline", run.baseline[measure], run.side[measure]))
+    composition = run.results["floor"]
+    if measure in composition.get("mean", {}):
+        told = composition["verdict"].get(measure, "")
+        found.append(Beside(composition["features"], composition["mean"][measure], told))
+    return found
 
 
 def widened(value: float, ends: list[float] | None, measure: str, *runs: RunFolder) -> list[float] | None:
     """An interval over proteins, made wider by the variation among the seeds of one or two runs."""
     seeds = [run.seeds_of(measure) for run in runs]
-    proteins = [run.held_out.values.get(measure) if run.held_out else None for run in runs]
-    variances = [variance_among_seeds(*pair) for pair in zip(seeds, proteins)]
-    return with_seeds(value, ends, variances, [max(len(of_run), 1) for of_run in seeds])
+    variances = [variance_among_seeds(of_run, run.held_out.get(measure)) for of_run, run in zip(seeds, runs)]
+    return with_seeds(value, ends, variances, [*map(len, seeds)])
 
 
 def sources(measure: str, *runs: RunFolder) -> str:
@@ -207,7 +179,10 @@ def sources(measure: str, *runs: RunFolder) -> str:
 
 
 def units(run: RunFolder) -> str:
-    """What is drawn again: the held-out proteins, or the structures of the test split."""
-    if run.tested:
-        return "test sequences" if "sequences" in run.results["counts"] else "test structures"
-    return "held-out proteins"
+    """What is drawn again: the held-out proteins, or the units of the test split."""
+    return f"test {unit_of(run)}" if run.tested else "held-out proteins"
+
+
+def unit_of(run: RunFolder) -> str:
+    """What is drawn again of a test split."""
+    return next((unit for unit in UNITS if unit in run.results["counts"]), "structures")

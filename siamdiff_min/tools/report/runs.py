@@ -1,44 +1,32 @@
-"""The folder of a run of train.py or finetune.py, as it was written: for the page that draws it.
+"""The folder of a run of train.py or finetune.py, as versions 0.4 and 0.5 write it: for the page that draws it.
 
-Pre-training runs that differ in their seed alone, in folders NAME-SEED or NAME/seed-SEED, become one with several
-seeds, as a fine-tuning run has them.
+Pre-training runs that differ in their seed alone, in folders NAME-SEED or NAME/seed-SEED, are one run with several
+seeds, as a fine-tuning run is.
 """
 
-import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...files import SiamDiffError, read_rows, structure_errors
 from ...training.config import PRETRAIN
-from ...training.metrics_file import in_order
 from ..evidence.bootstrap import DRAWS
+from ..evidence.intervals import mean_interval, t_interval
+from ..evidence.verdict import side
+from ..evidence.wording import THAN, against_baseline
 
+BASELINE = "_constant"  # ends the name of the baseline of a measure
 TABLES = (
     *("config", "made", "about", "splits", "counts", "options", "direction", "best_epoch", "test", "mean", "std"),
     *("interval", "constant", "gain_interval", "floor"),
 )
-# Of results.json: what older versions did not write, as there is nothing of it before the test.
+# Of results.json: there is nothing of it before the test.
 EARLIER = {**{key: {} for key in TABLES}, "notes": [], "no_interval": "", "answer": None}
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What valid.tsv has of P held-out proteins, for S seeds. A baseline is called NAME_constant."""
-
-    split: str  # a hash of the proteins and their draws
-    values: dict[str, np.ndarray]  # (S, P) the means over the draws of a protein
-    noise: dict[str, np.ndarray]  # (rows,) the baselines of every draw, which tell its noise
-
-    @property
-    def count(self) -> int:
-        """P."""
-        return len(next(iter(self.values.values()))[0])
 
 
 @dataclass(frozen=True)
@@ -50,15 +38,18 @@ class RunFolder:
 
     name: str
     config: dict  # its options, if they are known
-    lines: dict[str, list[dict]] = field(default_factory=dict)  # metrics.jsonl of every seed; of pre-training of ""
+    lines: dict[str, list[dict]] = field(default_factory=dict)  # metrics.jsonl of every seed
     predictions: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # of every seed
     made: dict = field(default_factory=dict)  # what else options.json says: command, versions, data, ...
     results: dict = field(default_factory=EARLIER.copy)  # results.json
-    of_seeds: dict[str, dict[str, float]] = field(default_factory=dict)  # the measures of every seed
+    of_seeds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the measures of every seed
     mean: dict[str, float] = field(default_factory=dict)  # over seeds
     baseline: dict[str, float] = field(default_factory=dict)
-    draws: dict[str, np.ndarray] = field(default_factory=dict)  # of the test split, and a hash of it, the "split"
-    held_out: HeldOut | None = None  # of pre-training
+    interval: dict[str, list[float] | None] = field(default_factory=dict)  # of the mean, not over seeds
+    side: dict[str, str] = field(default_factory=dict)  # of the baseline on which a measure is; "" if nothing is said
+    rows: object = None  # what it was scored on: runs of equal ones are compared
+    draws: dict[str, np.ndarray] = field(default_factory=dict)  # (draws,) of the test split
+    held_out: dict[str, np.ndarray] = field(default_factory=dict)  # (S, P) of valid.tsv, with baselines
     unfinished: str = ""  # how far it is, if it has not ended
 
     @property
@@ -72,100 +63,126 @@ class RunFolder:
         return np.array([value for value in values if value is not None], dtype=float)
 
 
+class HeldOut(NamedTuple):
+    """A valid.tsv."""
+
+    rows: list  # protein and draw
+    values: dict[str, np.ndarray]  # (P,) means over the draws of a protein; nan of what was not measured
+
+
+# ---- which folders are one run ---------------------------------------------------------------------------------------
+
+
 def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """Read the folders of runs; seeds of one pre-training become one run. Raises SiamDiffError."""
     free = {name for name, option in PRETRAIN.items() if option.free}  # options that change no result
     groups = defaultdict(list)
     for whole, path in {path.resolve(): path for path in paths}.items():  # one that is named twice is one run
-        run = read_run(path)
-        folder = folder_of_method(whole, run)
-        decisive = {name: value for name, value in run.config.items() if name not in free | {"seed"}}
-        groups[folder, repr(decisive)].append((whole, run))
+        options = read_json(path / "options.json").get("options", {})
+        decisive = {name: value for name, value in options.items() if name not in free | {"seed"}}
+        groups[folder_of_method(whole, options), repr(decisive)].append(path)
 
     # A run alone is called by its own folder, several seeds by what their folders have in common.
-    folders = [group[0][0] if len(group) == 1 else folder for (folder, _), group in groups.items()]
+    folders = [seeds[0].resolve() if len(seeds) == 1 else folder for (folder, _), seeds in groups.items()]
+    names = [folder.name for folder in folders]
     runs = []
-    for group, name in zip(groups.values(), names_of(folders)):
-        of_seeds = [run for _, run in group]
-        runs.append(replace(of_seeds[0] if len(of_seeds) == 1 else joined(of_seeds), name=name))
+    for folder, seeds in zip(folders, groups.values()):
+        name = folder.name if names.count(folder.name) == 1 else "/".join(folder.parts[-2:])
+        runs.append(read_run(name, seeds))
     return runs
 
 
-def folder_of_method(path: Path, run: RunFolder) -> Path:
+def folder_of_method(path: Path, options: Mapping) -> Path:
     """The folder of a pre-training run without its seed: NAME of NAME-SEED and of NAME/seed-SEED."""
-    seed = run.config.get("seed")
-    if "method" in run.config and path.name == f"seed-{seed}":
+    seed = options.get("seed")
+    if "method" in options and path.name == f"seed-{seed}":
         return path.parent
-    if "method" in run.config and path.name.endswith(f"-{seed}"):
+    if "method" in options and path.name.endswith(f"-{seed}"):
         return path.with_name(path.name.removesuffix(f"-{seed}"))
     return path
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """The folders' names; those that several have with the folder above."""
-    paths = [path.resolve() for path in paths]
-    names = [path.name for path in paths]
-    return [name if names.count(name) == 1 else "/".join(path.parts[-2:]) for name, path in zip(names, paths)]
+# ---- a run -----------------------------------------------------------------------------------------------------------
 
 
-def read_run(path: Path) -> RunFolder:
-    """Read the folder of a run. Raises SiamDiffError if it holds none, or a damaged file."""
-    lines = {}
-    predictions = {}
-    made = {}
-    with structure_errors(path, "damaged, or not of a run"):
-        # What each seed has logged and predicted. Pre-training writes into the folder itself.
-        for folder in (path, *sorted(path.glob("seed-*"))):
-            seed = "" if folder == path else folder.name.removeprefix("seed-")
-            if (folder / "metrics.jsonl").exists():
-                lines[seed] = read_lines(folder / "metrics.jsonl")
-                made = read_json(folder / "options.json") or made
-            if (folder / "predictions.tsv").exists():
-                predictions[seed] = read_predictions(folder / "predictions.tsv")
+def read_run(name: str, paths: Sequence[Path]) -> RunFolder:
+    """Read a run: the folder of fine-tuning, or those of all seeds of one pre-training.
 
-        # The result of all seeds; without one what the last validation has measured.
-        results = EARLIER | read_json(path / "results.json")
+    Raises SiamDiffError if there is no run in it, or a damaged file.
+    """
+    with structure_errors(paths[0], "damaged, or not of a run"):
+        # Fine-tuning has a folder of every seed inside.
+        folders = {}
+        for path in paths if (paths[0] / "metrics.jsonl").exists() else sorted(paths[0].glob("seed-*")):
+            folders[str(options_in(path).get("seed", path.name.removeprefix("seed-")))] = path
+        lines = read_all(folders, "metrics.jsonl", read_lines)
+        results = read_results(paths[0] / "results.json")
         if not lines and not results["test"]:
-            raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
-        made = made or results["made"]
+            raise SiamDiffError(f"{paths[0]} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
+
+        # What it was told, and what it was made with.
+        made = next((read_json(folder / "options.json") for folder in folders.values()), {}) or results["made"]
         config = results["config"] or made.get("options", {})
-        made = {key: value for key, value in made.items() if key != "options"}
-        run = RunFolder(path.name, config, lines, predictions, made, results)
-        return with_test(run, path) if run.tested else with_validation(run, path)
+        if len(paths) > 1:
+            config = {**config, "seed": " ".join(folders)}
+        run = RunFolder(
+            name=name,
+            config=config,
+            lines=lines,
+            predictions=read_all(folders, "predictions.tsv", read_predictions),
+            made={key: value for key, value in made.items() if key != "options"},
+            results=results,
+        )
+        if run.tested:
+            return with_test(run, paths[0])
+        return with_held_out(run, read_all(folders, "valid.tsv", read_held_out))
 
 
 def with_test(run: RunFolder, path: Path) -> RunFolder:
     """The run with the measures that results.json has of it."""
     results = run.results
-    if not results["counts"]:
-        results = results | {"counts": dict.fromkeys(("samples", "structures"), results.get("samples", "?"))}
     draws = dict(np.load(path / DRAWS, allow_pickle=False)) if (path / DRAWS).exists() else {}
     return replace(
         run,
-        results=results,
         of_seeds=results["test"],
         mean=known(results["mean"]),
         baseline=known(results["constant"]),
+        interval=results["interval"],
+        side={measure: against_baseline(results, measure) for measure in results["mean"]},
+        rows=str(draws.pop("split", results.get("samples"))),
         draws=draws,
     )
 
 
-def with_validation(run: RunFolder, path: Path) -> RunFolder:
-    """The run with what its last validation has measured, of every protein too if there is a valid.tsv."""
-    unfinished = what_is_left(run.config["epochs"], run.lines) if run.config else ""
-    valid = [line for line in chain.from_iterable(run.lines.values()) if line["split"] == "valid"]
-    if not valid:
-        return replace(run, unfinished=unfinished)
-    values = known(dict(in_order(valid[-1])))
-    baseline = known({measure: valid[-1].get(f"{measure}_constant") for measure in values})
-    held_out = read_held_out(path / "valid.tsv") if (path / "valid.tsv").exists() else None
-    for name, of_proteins in held_out.values.items() if held_out else ():
-        mean = float(np.nanmean(of_proteins))
-        if name in values:
-            values[name] = mean
-        elif name.endswith("_constant"):
-            baseline[name.removesuffix("_constant")] = mean
-    return replace(run, unfinished=unfinished, mean=values, baseline=baseline, held_out=held_out, of_seeds={"": values})
+def with_held_out(run: RunFolder, tables: Mapping[str, HeldOut]) -> RunFolder:
+    """The run with what the last validation of each seed has measured of every protein, if there was one."""
+    means = []
+    for table in tables.values():
+        means.append({name: float(np.nanmean(x)) for name, x in table.values.items() if np.isfinite(x).any()})
+    every = {}
+    for name in means[0] if means else ():
+        if all(name in of_seed for of_seed in means):
+            every[name] = sum(of_seed[name] for of_seed in means) / len(means)
+    run = replace(
+        run,
+        of_seeds=dict(zip(tables, means)),
+        mean={name: value for name, value in every.items() if not name.endswith(BASELINE)},
+        baseline={name.removesuffix(BASELINE): value for name, value in every.items() if name.endswith(BASELINE)},
+        side=dict.fromkeys(every, ""),
+        unfinished=what_is_left(run.config["epochs"], run.lines) if run.config else "",
+    )
+
+    # Intervals are over proteins, if all seeds have seen the same ones.
+    rows = [table.rows for table in tables.values()]
+    if not rows or rows.count(rows[0]) < len(rows):
+        return run
+    held_out = {name: np.stack([table.values[name] for table in tables.values()]) for name in every}
+    interval = {name: mean_interval(name, held_out[name].mean(0)) for name in run.mean}
+    side_of_baseline = {}
+    for name in run.baseline:
+        gain = t_interval((held_out[name] - held_out[f"{name}{BASELINE}"]).mean(0))
+        side_of_baseline[name] = side(name, gain, {}) if gain else ""
+    return replace(run, interval=interval, side=side_of_baseline, rows=rows[0], held_out=held_out)
 
 
 def known(values: Mapping) -> dict[str, float]:
@@ -173,73 +190,43 @@ def known(values: Mapping) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def read_held_out(path: Path) -> HeldOut:
-    """A valid.tsv, whose rows may have any order.
-
-    A mean is nan if a measure has no value, as the sequence loss of a protein without a masked residue.
-    """
-    titles, *rows = read_rows(path).values()
-    place = [titles.index("protein"), titles.index("draw")]
-    rows.sort(key=lambda row: [row[k] for k in place])
-    columns = dict(zip(titles, np.array(rows).T))
-    draws = ["\0".join(row[k] for k in place) for row in rows]
-    names, owner = np.unique(columns.pop("protein"), return_inverse=True)
-    del columns["draw"]
-    values = {}
-    noise = {}
-    for measure, cells in columns.items():
-        numbers = np.array([cell or "nan" for cell in cells], dtype=float)
-        there = np.isfinite(numbers)
-        count = np.bincount(owner[there], minlength=len(names))
-        total = np.bincount(owner[there], numbers[there], minlength=len(names))
-        values[measure] = np.where(count > 0, total / np.maximum(count, 1), np.nan)[None]
-        if measure.endswith("_constant"):
-            noise[measure] = numbers
-    split = hashlib.sha256("\0".join(draws).encode("utf-8", "surrogateescape")).hexdigest()
-    return HeldOut(split, values, noise)
+def what_is_left(epochs: Sequence[float], lines: Mapping[str, list[dict]]) -> str:
+    """How far a run is that has not ended, in words; "" if it has. After the last seed there is a results.json."""
+    for seed, of_seed in lines.items():
+        done = of_seed[-1]["epochs"] if of_seed else 0
+        if done < sum(epochs):
+            words = f"not finished: {done:.3g} of {sum(epochs)} epochs"
+            return f"{words} of seed {seed}" if len(lines) > 1 else words
+    return ""
 
 
-def joined(runs: Sequence[RunFolder]) -> RunFolder:
-    """Pre-training runs that differ in their seed alone, as one run."""
-    seeds = [str(run.config["seed"]) for run in runs]
-    of_seeds = [run.of_seeds.get("", {}) for run in runs]
-    return replace(
-        runs[0],
-        config={**runs[0].config, "seed": " ".join(seeds)},
-        lines={seed: run.lines[""] for seed, run in zip(seeds, runs)},
-        of_seeds=dict(zip(seeds, of_seeds)),
-        mean=mean_of(of_seeds),
-        baseline=mean_of([run.baseline for run in runs]),
-        held_out=joined_held_out([run.held_out for run in runs]),
-        unfinished=next(filter(None, [run.unfinished for run in runs]), ""),
-    )
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def joined_held_out(parts: Sequence[HeldOut | None]) -> HeldOut | None:
-    """The values of every seed and protein; None if the seeds have not all seen the same proteins."""
-    first = parts[0]
-    if not first or any(part is None or part.split != first.split for part in parts):
-        return None
-    values = {}
-    for name in first.values:
-        if all(name in part.values for part in parts):
-            values[name] = np.concatenate([part.values[name] for part in parts])
-    return replace(first, values=values)
-
-
-def mean_of(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The means of the numbers that all tables have."""
-    found = {}
-    for name in tables[0]:
-        values = [table.get(name) for table in tables]
-        if None not in values:
-            found[name] = sum(values) / len(values)
-    return found
+def options_in(path: Path) -> dict:
+    """The options of a run's folder, or of that of a seed; none if it does not say them."""
+    return read_json(path / "options.json").get("options", {})
 
 
 def read_json(path: Path) -> dict:
     """The content of a file of JSON; nothing if it is not there."""
-    return json.loads(path.read_bytes()) if path.exists() else {}
+    with structure_errors(path, "damaged"):
+        return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+def read_results(path: Path) -> dict:
+    """A results.json. Version 0.4 had words in place of sides."""
+    results = EARLIER | read_json(path)
+    side_of = {words: side for side, words in THAN.items()}
+    for table in (results, results["floor"]):
+        if "verdict" in table:
+            table["verdict"] = {measure: side_of.get(told, told) for measure, told in table["verdict"].items()}
+    return results
+
+
+def read_all(folders: Mapping[str, Path], name: str, read: Callable) -> dict:
+    """The content of a file of every seed that has it."""
+    return {seed: read(folder / name) for seed, folder in folders.items() if (folder / name).exists()}
 
 
 def read_lines(path: Path) -> list[dict]:
@@ -252,54 +239,32 @@ def read_lines(path: Path) -> list[dict]:
     return [{**line, "epochs": line["step"] / per_epoch} for line in lines]
 
 
-def what_is_left(epochs: Sequence[float], lines: Mapping[str, list[dict]]) -> str:
-    """How far a run is that has not ended, in words; "" if it has. After the last seed there is a results.json."""
-    ends = []
-    for seed, of_seed in lines.items():
-        done = of_seed[-1]["epochs"] if of_seed else 0
-        ends.append((done, seed))
-    done, seed = max(ends)
-    if not seed and done >= sum(epochs):
-        return ""
-    words = f"not finished: {done:.3g} of {sum(epochs)} epochs"
-    return f"{words} of seed {seed}" if seed else words
-
-
-def properties(run: RunFolder) -> Iterator[tuple[str, dict, float | None]]:
-    """Each property that a run predicts: its name, "" of a single one; the predictions of every seed; the mean."""
-    baseline = run.results["answer"] or {}
-    mean = baseline.get("mean")
-    names = run.results["options"].get("properties")
-    if not names:
-        yield "", run.predictions, mean
-        return
-    for i, name in enumerate(names):
-        of_seed = {}
-        for seed, table in run.predictions.items():
-            there = ~np.isnan(table["target"][:, i])  # where it was measured
-            own = {column: table[column][there] for column in ("id", "group")}
-            own |= {column: table[column][there, i] for column in ("target", "prediction")}
-            of_seed[seed] = table | own
-        yield name, of_seed, mean and mean[i]
+def read_held_out(path: Path) -> HeldOut:
+    """A valid.tsv, whose rows may have any order; the first columns are protein and draw."""
+    (_, _, *measures), *rows = read_rows(path).values()
+    of_proteins = defaultdict(list)
+    for protein, _, *cells in sorted(rows):
+        of_proteins[protein].append([float(cell or "nan") for cell in cells])
+    means = [np.ma.masked_invalid(draws).mean(0).filled(np.nan) for draws in of_proteins.values()]
+    return HeldOut(sorted(row[:2] for row in rows), dict(zip(measures, np.array(means).T)))
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `id` and `group` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`.
+    """The columns `id` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`.
 
     Other columns, wherever they stand, play no part.
     """
-    header, *rows = read_rows(path).values()
-    by_title = dict(zip(header, np.array(rows).T))
-    columns = {"id": by_title["id"], "group": by_title["group"]}
-    titles = {}
-    for kind in ("target", "prediction"):
-        titles[kind] = [title for title in header if title.partition(":")[0] == kind]
-    classes = [title.partition(":")[2] for title in titles["prediction"]]
+    titles, *rows = read_rows(path).values()
+    by_title = dict(zip(titles, np.array(rows).T))
+    targets = [title for title in titles if title.partition(":")[0] == "target"]
+    predicted = [title for title in titles if title.partition(":")[0] == "prediction"]
+    classes = [title.partition(":")[2] for title in predicted]
 
     # One target beside several predictions is one of their classes, by its name. Several of a kind are one array.
-    if 0 < len(titles["target"]) < len(classes):
+    if 0 < len(targets) < len(classes):
         by_title["target"] = np.array([classes.index(name) for name in by_title["target"]])
-    for kind, of_kind in titles.items():
+    columns = {"id": by_title["id"], "classes": np.array(classes)}
+    for kind, of_kind in {"target": targets, "prediction": predicted}.items():
         values = np.array([by_title[title] for title in of_kind], dtype=np.float64)
         columns[kind] = values[0] if len(values) == 1 else values.T
-    return columns | {"classes": np.array(classes)}
+    return columns

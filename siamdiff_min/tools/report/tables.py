@@ -1,14 +1,13 @@
 """Runs side by side as a table: on the page of `siamdiff report`, in a CSV file, and as a tabular in LaTeX.
 
 The tabular has the form of Tables 1 and 2. Every column has the best mean in bold and the second underlined; the mean
-rank is over all columns. Below each mean stands its interval, and below the methods their baselines, and their
-differences to the first one. Where not all runs of a column can be compared it has no ranks, and a line says why.
+rank is over all columns. Below each mean stands its interval, and below the methods their baselines. Where not all runs
+of a column can be compared it has no ranks, and a line says why.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +16,10 @@ from scipy.stats import rankdata
 from ...files import printable, write_file, write_rows
 from ..evidence.verdict import less_is_better
 from ..evidence.wording import THAN, show, title_of
-from .comparison import Difference, Row, are_ranked, compare
+from .comparison import Difference, Row, compare
 from .runs import RunFolder
 
-Sections = Mapping[str, tuple[Sequence[RunFolder], Sequence[str]]]  # what was predicted -> runs, measures
+Sections = Mapping[str, Sequence[RunFolder]]  # what was predicted -> runs
 CSV_TITLES = (
     *("what", "measure", "title", "run", "seeds", "mean", "std", "low", "high", "interval over", "baseline"),
     *("difference", "difference low", "difference high", "difference over", "not compared"),
@@ -47,52 +46,53 @@ SPECIAL = str.maketrans(
 )
 
 
-def measures_to_compare(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Of all measures those that say how good a run is: of pre-training losses, errors and accuracies."""
-    tested = any(run.tested for run in runs)
-    ours = [name for name in names if tested or name.endswith(("loss", "error", "accuracy"))]
-    return [name for name in ours if any(name in run.mean for run in runs)]
+def results_of(runs: Sequence[RunFolder]) -> dict[str, list[Row]]:
+    """Of every measure that says how good a run is the results: of pre-training of losses, errors and accuracies."""
+    found = {}
+    for measure in dict.fromkeys(measure for run in runs for measure in run.mean):
+        if any(run.tested for run in runs) or measure.endswith(("loss", "error", "accuracy")):
+            found[measure] = compare(runs, measure)
+    return found
 
 
-def comparison_rows(runs: Sequence[RunFolder], measures: Sequence[str]) -> list[list[str]]:
+def comparison_rows(runs: Sequence[RunFolder]) -> list[list[str]]:
     """The comparison as rows for a page, titles first."""
     against = f"minus {runs[0].name}"
     lines = [["", "run", "seeds", "mean", "std", "95 % interval", "over", "baseline", against, "95 % interval", ""]]
-    for measure in measures:
-        title = title_of(measure, measures)
-        of_measure = partial(show, measure)
-        for row in compare(runs, measure):
+    results = results_of(runs)
+    for measure, rows in results.items():
+        title = title_of(measure, results)
+        for row in rows:
             gain = row.difference
-            numbers = [cell(row.mean, of_measure), cell(row.std, of_measure), cell(row.interval, of_measure)]
-            numbers += [row.sources if row.interval else "", cell(row.baseline, of_measure)]
-            gains = [cell(gain.gain, "{:+.3g}".format), cell(gain.interval, "{:+.3g}".format)]
+            shown = [cell(value, measure) for value in (row.mean, row.std, row.interval, row.baseline)]
+            shown.insert(3, row.sources if row.interval else "")
+            gains = [cell(gain.gain), cell(gain.interval)]
             words = f"{THAN[gain.side]} it" if gain.side else gain.why_not
-            lines.append([title, row.run, str(row.seeds), *numbers, *gains, words])
+            lines.append([title, row.run.name, str(row.seeds), *shown, *gains, words])
             title = ""  # said once
     return lines
 
 
-def cell(value: float | Sequence[float] | None, show: Callable[[float], str]) -> str:
-    """A value or an interval in a cell; "" of none."""
+def cell(value: float | list[float] | None, measure: str = "") -> str:
+    """A value of a measure in a cell, or a difference, or an interval; "" of none."""
+    if value is None:
+        return ""
     if isinstance(value, list):
-        return " to ".join(map(show, value))
-    return "" if value is None else show(value)
-
-
-# ---- a CSV file ------------------------------------------------------------------------------------------------------
+        return " to ".join(cell(end, measure) for end in value)
+    return show(measure, value) if measure else f"{value:+.3g}"
 
 
 def write_csv(path: Path, sections: Sections) -> None:
     """A row for every measure of every run, with all digits."""
     lines = [CSV_TITLES]
-    for what, (runs, measures) in sections.items():
-        for measure in measures:
-            title = title_of(measure, measures)
-            for row in compare(runs, measure):
+    for what, runs in sections.items():
+        results = results_of(runs)
+        for measure, rows in results.items():
+            for row in rows:
                 gain = row.difference
-                own = [row.mean, row.std, *with_sources(row), row.baseline]
+                own = [row.run.name, row.seeds, row.mean, row.std, *with_sources(row), row.baseline]
                 against = [gain.gain, *with_sources(gain), gain.why_not]
-                lines.append([what, measure, title, row.run, row.seeds, *own, *against])
+                lines.append([what, measure, title_of(measure, results), *own, *against])
     write_rows(path, lines, ",")
 
 
@@ -118,52 +118,49 @@ def write_latex(path: Path, sections: Sections) -> None:
 
     A method that was run on several tasks is one row, if its folders have one name: ec/siamdiff, psr/siamdiff.
     """
-    columns = []
-    for what, (runs, measures) in sections.items():
-        columns += columns_of(what, runs, measures)
-    every = [row for column in columns for row in column.rows.values()]
+    columns = [column for what, runs in sections.items() for column in columns_of(what, runs)]
     methods = [*dict.fromkeys(method for column in columns for method in column.rows)]
-    over = dict.fromkeys(row.sources for row in every if row.interval)
+    over = dict.fromkeys(row.sources for column in columns for row in column.rows.values() if row.interval)
+    above = Counter(column.above for column in columns)
+    heads = [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{title}}}}}" for title, count in above.items()]
     lines = [
         f"% 95 % intervals over {', or '.join(over)}; needs \\usepackage{{booktabs}}",
         rf"\begin{{tabular}}{{l{'c' * (len(columns) + 1)}}}",
-        *[r"\toprule", *heads(columns), r"\midrule"],
+        r"\toprule",
+        line_of("", heads, r"\textbf{Mean}"),
+        line_of(r"\textbf{Method}", [column.title for column in columns], r"\textbf{Rank}"),
+        r"\midrule",
         *values(methods, columns),
         *baselines(methods, columns),
-        *differences(methods, columns),
-        *[r"\bottomrule", *not_compared(columns), r"\end{tabular}", ""],
+        r"\bottomrule",
+        *not_compared(columns),
+        r"\end{tabular}",
+        "",
     ]
     write_file(path, "\n".join(lines).encode())
 
 
-def columns_of(what: str, runs: Sequence[RunFolder], measures: Sequence[str]) -> list[Column]:
+def columns_of(what: str, runs: Sequence[RunFolder]) -> list[Column]:
     """The columns of runs of one task, or of pre-training. A method is called by the last part of its run's name."""
     last = [run.name.split("/")[-1] for run in runs]
     methods = {run.name: name if last.count(name) == 1 else run.name for run, name in zip(runs, last)}
     task = runs[0].config.get("task", "")
     above = escaped(task.upper() if task and task != "table" else what.partition(":")[0])
     columns = []
-    for measure in measures:
-        rows = {methods[row.run]: row for row in compare(runs, measure)}
-        title = title_of(measure, measures).partition(" (")[0]
+    results = results_of(runs)
+    for measure, of_runs in results.items():
+        rows = {methods[row.run.name]: row for row in of_runs}
+        title = title_of(measure, results).partition(" (")[0]
         title = PAPER.get(measure) or escaped(title[:1].upper() + title[1:])
 
         # Ranks, if all were compared, and somebody says which values are better.
         ranks = {}
         less = less_is_better(measure, runs[0].results["direction"])
-        if less is not None and are_ranked([*rows.values()]):
-            means = {method: row.mean for method, row in rows.items()}
-            ranks = ranks_of(means, less)
+        refused = [row for row in of_runs if row.difference.gain is None and row.difference.why_not]
+        if less is not None and len(rows) > 1 and not refused:
+            ranks = ranks_of({method: row.mean if less else -row.mean for method, row in rows.items()})
         columns.append(Column(above, title, rows, ranks))
     return columns
-
-
-def heads(columns: Sequence[Column]) -> list[str]:
-    """Two lines of titles: what was predicted, over the measures."""
-    counts = Counter(column.above for column in columns)
-    above = [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{title}}}}}" for title, count in counts.items()]
-    titles = [column.title for column in columns]
-    return [line_of(["", *above, r"\textbf{Mean}"]), line_of([r"\textbf{Method}", *titles, r"\textbf{Rank}"])]
 
 
 def values(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
@@ -174,59 +171,41 @@ def values(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
         ranks = [column.ranks.get(method, math.nan) for column in columns if column.ranks]
         if ranks and not math.isnan(sum(ranks)):
             means[method] = sum(ranks) / len(ranks)
-    order = ranks_of(means, less=True)
+    order = ranks_of(means)
     lines = []
     for method in methods:
-        cells = []
-        intervals = []
-        for column in columns:
-            row = column.rows.get(method)
-            cells.append("-" if row is None else marked(mean_and_std(row), column.ranks.get(method)))
-            intervals.append(small(row, ".3f"))
+        rows = [column.rows.get(method) for column in columns]
+        cells = [marked(mean_and_std(row), column.ranks.get(method)) for row, column in zip(rows, columns)]
         mean = f"{means[method]:.1f}" if method in means else "-"
-        lines.append(line_of([escaped(method), *cells, marked(mean, order.get(method))]))
+        lines.append(line_of(escaped(method), cells, marked(mean, order.get(method))))
+        intervals = [small(row) for row in rows]
         if any(intervals):
-            lines.append(line_of(["", *intervals, ""]))
+            lines.append(line_of("", intervals))
     return lines
 
 
 def baselines(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """The lines of what looks at nothing, which has no rank: one if all methods have the same, else one for each."""
+    """A line of what looks at nothing, which has no rank; where methods have several, a line for each."""
     lines = {}
     for method in methods:
-        found = [column.rows[method].baseline if method in column.rows else None for column in columns]
-        lines[method] = ["-" if value is None else f"{value:.3f}" for value in found]
-    of_columns = [{*cells} - {"-"} for cells in zip(*lines.values())]
-    if any(len(cells) > 1 for cells in of_columns):
-        own = {method: cells for method, cells in lines.items() if {*cells} != {"-"}}
-        return [line_of([f"baseline of {escaped(method)}", *cells, ""]) for method, cells in own.items()]
-    if not any(of_columns):
-        return []
-    shared = [min(cells, default="-") for cells in of_columns]
-    return [line_of(["baseline", *shared, ""])]
-
-
-def differences(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """Two lines for every method that is compared with the first one: the difference, and its interval."""
-    first, *others = methods
-    lines = []
-    for method in others:
-        rows = [column.rows.get(method) if first == next(iter(column.rows)) else None for column in columns]
-        gains = [Difference() if row is None else row.difference for row in rows]
-        cells = ["-" if gain.gain is None else f"${gain.gain:+.3f}$" for gain in gains]
-        if {*cells} != {"-"}:
-            lines.append(line_of([f"{escaped(method)} $-$ {escaped(first)}", *cells, ""]))
-            lines.append(line_of(["", *(small(gain, "+.3f") for gain in gains), ""]))
-    return [r"\midrule", *lines] if lines else []
+        cells = []
+        for column in columns:
+            value = column.rows[method].baseline if method in column.rows else None
+            cells.append("-" if value is None else f"{value:.3f}")
+        lines[f"baseline of {escaped(method)}"] = cells
+    of_columns = [sorted({*cells} - {"-"}) for cells in zip(*lines.values())]
+    if all(len(values) < 2 for values in of_columns):
+        lines = {"baseline": ["".join(values) or "-" for values in of_columns]}
+    return [line_of(title, cells) for title, cells in lines.items() if any(cell.strip("-") for cell in cells)]
 
 
 def not_compared(columns: Sequence[Column]) -> list[str]:
     """Lines below the table: which runs were not compared with the first one, and why."""
-    titles = defaultdict(dict)
+    titles = defaultdict(list)
     for column in columns:
         for method, row in column.rows.items():
             if row.difference.why_not and row.difference.gain is None:
-                titles[escaped(f"{method}: {row.difference.why_not}")][column.title] = True
+                titles[escaped(f"{method}: {row.difference.why_not}")].append(column.title)
     start = rf"\multicolumn{{{len(columns) + 2}}}{{l}}"
     return [rf"{start}{{\scriptsize {words} ({', '.join(of)}), not compared}} \\" for words, of in titles.items()]
 
@@ -234,14 +213,15 @@ def not_compared(columns: Sequence[Column]) -> list[str]:
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
 
-def ranks_of(values: Mapping[str, float], less: bool) -> dict[str, int]:
-    """Name -> rank of its value. Equal ones share the better rank, as in the paper's tables."""
-    signed = [value if less else -value for value in values.values()]
-    return dict(zip(values, rankdata(signed, method="min").astype(int).tolist()))
+def ranks_of(values: Mapping[str, float]) -> dict[str, int]:
+    """Name -> rank of its value, 1 is the lowest. Equal ones share the better rank, as in the paper's tables."""
+    return dict(zip(values, rankdata([*values.values()], method="min").astype(int).tolist()))
 
 
-def mean_and_std(row: Row) -> str:
+def mean_and_std(row: Row | None) -> str:
     """As the paper prints it; without the standard deviation of a single seed."""
+    if row is None:
+        return "-"
     return f"{row.mean:.3f}" if row.std is None else rf"{row.mean:.3f}$\pm${row.std:.3f}"
 
 
@@ -251,16 +231,17 @@ def marked(cell: str, rank: int | None) -> str:
     return rf"\{mark}{{{cell}}}" if mark else cell
 
 
-def small(of: Row | Difference | None, form: str) -> str:
+def small(row: Row | None) -> str:
     """The interval in small print; "" of none."""
-    if of is None or of.interval is None:
+    if row is None or row.interval is None:
         return ""
-    return rf"{{\scriptsize $[{', '.join(format(end, form) for end in of.interval)}]$}}"
+    low, high = row.interval
+    return rf"{{\scriptsize $[{low:.3f}, {high:.3f}]$}}"
 
 
-def line_of(cells: Sequence[str]) -> str:
+def line_of(title: str, cells: Sequence[str], last: str = "") -> str:
     """A line of the tabular."""
-    return " & ".join(cells) + r" \\"
+    return " & ".join([title, *cells, last]) + r" \\"
 
 
 def escaped(text: str) -> str:
