@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 
 
 def by_preset(default, row: int, of: Sequence[str] = (), level: str = ""):
-    """A field: its value in the paper, its row of differences.md, and the runs it concerns.
-
-    `of` are methods (also as a part of a combination), tasks, encoders, or "crop"; none: all, as of no `level`.
-    """
+    """A field: the paper's value, row of differences.md, level, and methods, tasks, encoders (none: all) it is `of`."""
     return field(default=default, metadata={"row": row, "of": of, "level": level})
 
 

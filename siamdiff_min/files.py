@@ -119,10 +119,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def load_module(name: str):
-    """A module of the package: `.encoders`, `.tools.build`. Raises ConfigError for one of tools/ if there is no tools/.
-
-    The reference works without that folder, so nothing else in it names a module of tools/.
-    """
+    """A module of the package: `.encoders`, `.tools.build`. Raises ConfigError for one of tools/ without tools/."""
     try:
         return importlib.import_module(name, __package__)
     except ModuleNotFoundError as error:

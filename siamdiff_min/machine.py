@@ -153,10 +153,7 @@ def begin_worker(number: int = 0) -> None:
 
 
 def no_processes() -> str:
-    """Why no other processes can be waited for, in words: without a /dev/shm to write to there are no semaphores.
-
-    Empty where they can, as everywhere but in some containers.
-    """
+    """Why no processes can be waited for: without a /dev/shm to write to there are no semaphores. Else empty."""
     try:
         multiprocessing.get_context(START).Lock()
     except (ImportError, OSError) as error:

@@ -15,10 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Statistic:
-    """Sums over a batch. `value` turns the total over all batches into the number to log.
-
-    If the total is zero, nothing is logged.
-    """
+    """Sums over a batch. `value` turns the total over all batches, unless it is zero, into the number to log."""
 
     sums: Tensor
 

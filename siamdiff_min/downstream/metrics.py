@@ -15,10 +15,7 @@ BEST = {"global_spearman": "max"}
 
 
 def metric(best: str) -> Callable:
-    """Enter a metric in `BEST`, and let it take any arrays, which become float64.
-
-    It is nan without samples, or if a number is not finite.
-    """
+    """Enter a metric in `BEST`. It takes any arrays as float64; nan without samples, or if one is not finite."""
 
     def enter(compute: Callable) -> Callable:
         @wraps(compute)

@@ -169,10 +169,7 @@ def _as_plain(value):
 
 
 def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Module:
-    """The encoder that the options ask for, with initial weights, except for those of ESM-2 in --esm.
-
-    Raises ConfigError if there is no such encoder at this level, or the options are for another one.
-    """
+    """The encoder of the options, with initial weights but for --esm. ConfigError if they are of another one."""
     encoder = ENCODERS[config.encoder](config.level, config.size, config.preset)
     source = config.init_from or getattr(config, "eval_only", None)
     if source and follow_file(encoder, load_encoder_file(source), source):

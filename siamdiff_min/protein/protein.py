@@ -108,10 +108,7 @@ class Protein:
         return self.select_residues((row >= start) & (row < start + length))
 
     def alpha_carbons(self) -> Protein:
-        """Residue level (App. B.3): CA atoms only, so that atom i is residue i.
-
-        Raises ValueError if a residue has no CA or several.
-        """
+        """CA atoms only (residue level, App. B.3): atom i is residue i. ValueError unless each residue has one."""
         carbons = self.select_atoms(self.atom_name == CA)
         if not torch.equal(carbons.atom_residue, torch.arange(self.num_residues, device=self.pos.device)):
             raise ValueError("residue level needs exactly one CA per residue")

@@ -11,7 +11,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
@@ -131,16 +130,11 @@ class _Parser(MMCIF2Dict):
         return map(sys.intern, line.split())  # most values occur again and again: a third of the memory
 
 
-class Table(NamedTuple):
-    """A table in a text: the names of its columns, and where its rows begin and end."""
+def tables_in(text: str) -> Iterator[tuple[list[str], int, int]]:
+    """The names of the columns of every table of a text, and where its rows begin and end.
 
-    names: list[str]
-    begin: int
-    end: int
-
-
-def tables_in(text: str) -> Iterator[Table]:
-    """Every table of a text whose rows begin on a line of their own. What looks like one within a text is none."""
+    Its rows begin on a line of their own. What looks like a table within a text is none.
+    """
     done = 0
     in_text = False  # between two lines that begin with ;
     for header in _HEADER.finditer(text):
@@ -148,7 +142,7 @@ def tables_in(text: str) -> Iterator[Table]:
         last = _LAST_ROW.search(text, begin - 1)
         in_text ^= text.count("\n;", max(done - 1, 0), begin) % 2 == 1
         if not in_text:
-            yield Table(header[1].split(), begin, last.start() if last else len(text))
+            yield header[1].split(), begin, last.start() if last else len(text)
         done = begin
 
 
@@ -250,10 +244,7 @@ def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
 
 
 def models_of(path: str, blocks: Sequence[Mapping]) -> Iterator[Model]:
-    """One model after the other of the first data block with atoms; the others are counted.
-
-    Their columns are `Values`, or what BinaryCIF has in their place.
-    """
+    """One model after the other of the first block with atoms, whose columns are `Values` or as of BinaryCIF."""
     if not blocks:
         return
     tables = blocks[0]

@@ -156,8 +156,6 @@ def pieces(buffer: np.ndarray, start: np.ndarray, width: int) -> np.ndarray:
     return every[start].view(np.uint8).reshape(-1, width)
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
 _DIGIT = np.zeros(256, np.uint8)  # what a letter counts
 _DIGIT[ord("0") : ord("9") + 1] = range(10)
 _RANK = np.full(256, 9, np.uint8)  # blanks, then a minus, then digits

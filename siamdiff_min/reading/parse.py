@@ -9,7 +9,6 @@ import gzip
 import re
 import warnings
 import zlib
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from Bio.PDB.Entity import Entity
 
 from ..files import StructureError, blame_machine, part, structure_errors
 from .cif import is_mmcif, mmcif_models
-from .columns import OTHER_BLOCKS, OTHER_MODELS, Atoms, Model
+from .columns import OTHER_BLOCKS, OTHER_MODELS, Model
 from .pdb import pdb_models
-from .policy import assemble, told_apart
+from .policy import assemble
 from .structure import Structure
 
 _NO_BLOCK = re.compile(rb"(\s|#.*\n)*(loop_|_[a-z]\w*\.)", re.IGNORECASE)  # what a data block begins with
@@ -39,7 +38,7 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
     Raises StructureError, whatever is wrong, a missing file too.
     """
     path = name_of(source)
-    models = _models(source, path, data, None if model < 0 else model + 1)  # later models are not looked at
+    models = models_in(source, path, data, None if model < 0 else model + 1)  # later models are not looked at
     if models and not 0 <= model < len(models):
         raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
     atoms, dropped, predicted = models[model] if models else ((), {}, None)
@@ -48,17 +47,7 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
     return assemble(path, atoms, dropped, chain, predicted=predicted)
 
 
-def read_atoms(source, data: str | bytes | None = None) -> Iterator[Atoms]:
-    """The atoms of one model after the other, with the chains and insertion codes of `read_structure`.
-
-    `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
-    """
-    path = name_of(source)
-    for atoms, _, _ in _models(source, path, data, None):
-        yield told_apart(path, atoms, None, True)[0]
-
-
-def _models(source, path: str, data: str | bytes | None, most: int | None) -> list[Model]:
+def models_in(source, path: str, data: str | bytes | None, most: int | None) -> list[Model]:
     """The first models of a source, or all. Raises StructureError."""
     with warnings.catch_warnings(), np.errstate(all="ignore"), structure_errors(path, "unreadable"):
         warnings.simplefilter("ignore")

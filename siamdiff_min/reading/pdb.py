@@ -120,10 +120,7 @@ class _Lines:
 
 
 def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, Counter, bool]:
-    """The atoms in the lines from `begin` to `end`, what is left out, and whether an experiment is named.
-
-    Raises ValueError or StructureError, of the first line that is wrong.
-    """
+    """The atoms in lines `begin` to `end`, what is left out, and whether an experiment is named. May raise."""
     numbers = lines.atoms[slice(*np.searchsorted(lines.atoms, (begin, end)))]  # of the lines with atoms
     marks = {number: record for number, record in lines.marks.items() if begin <= number < end}
     if {"ROOT", "BRANCH"} & {*marks.values()}:
@@ -158,12 +155,11 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
     dropped = Counter({NO_NUMBER: int((~kept).sum())})
 
     # Names. TER, or an END between two molecules, counts for the chain of the atom before it.
-    names = Column.of_letters(place[first, :5])
-    names = Column(names.values, names.index[run][kept])
+    names = Column.of_letters(place[first, :5]).take(run[kept])
     letters = letters[kept]
     row_of_end = {int(kept[: np.searchsorted(numbers, n)].sum()) for n, record in marks.items() if record in ENDS}
     residue, chain, ends = _named(names, sorted(row_of_end))
-    segment = Column.of_letters(letters[:, 72:76]).map(_segment)
+    segment = Column.of_letters(letters[:, 72:76]).map(lambda text: "" if "." in text else text.strip())
     atoms = Atoms(
         chain=chain,
         number=residue_number[kept],
@@ -171,7 +167,7 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
         residue=residue,
         atom=Column.of_letters(letters[:, 12:16]).map(str.strip),
         altloc=Column.of_letters(letters[:, 16:17]),
-        occupancy=_occupancies(Column.of_letters(letters[:, 54:60])),
+        occupancy=Column.of_letters(letters[:, 54:60]).numbers(_occupancy),
         xyz=xyz[kept],
         element=Column.of_letters(letters[:, 76:78]).map(lambda text: text.strip().upper()),
         hetero=letters[:, 0] == ord("H"),
@@ -222,52 +218,38 @@ def _residue_and_chain(columns: str) -> tuple[str, str]:
     return columns[:4].strip(), chain
 
 
-def _has_two_letters(columns: str) -> bool:
-    """Whether columns 21 and 22 are a chain id."""
-    return columns[3] != " " and _residue_and_chain(columns)[1] == columns[3:].strip()
+def _residues_and_chains(texts: list[str]) -> list[tuple[str, str]]:
+    """The same of several. If one chain id has two letters, four letters that may be a residue and such an id are."""
+    pairs = [_residue_and_chain(columns) for columns in texts]
+    two_letters = {
+        chain for columns, (_, chain) in zip(texts, pairs) if columns[3] != " " and chain == columns[3:].strip()
+    }
+    for i, (residue, letter) in enumerate(pairs):
+        if len(residue) == 4 and residue[3:] + letter in two_letters:
+            pairs[i] = residue[:3], residue[3:] + letter
+    return pairs
 
 
 def _named(names: Column, row_of_end: list[int]) -> tuple[Column, Column, Column]:
-    """Residues, chains, and the number of TER before an atom in its chain.
-
-    If one chain id has two letters, four letters that may be a residue and such an id are. Blank ids become "", "_2",
-    "_3", ... by TER.
-    """
-    pairs = [_residue_and_chain(columns) for columns in names.values]
+    """Residues, chains, and the number of TER before an atom in its chain. Blank ids become "", "_2", ... by TER."""
+    pairs = _residues_and_chains(names.values)
+    residue = Column.of([residue for residue, _ in pairs], names.index)
     chain = Column.of([chain for _, chain in pairs], names.index)
     ends = np.zeros(len(chain.index), np.int64)
     before_end = np.array([row - 1 for row in row_of_end if row], np.int64)  # the atoms before TER
     for i in np.unique(chain.index[before_end]).tolist():
         of_chain = np.flatnonzero(chain.index == i)
-        ends_of_chain = before_end[chain.index[before_end] == i]
-        ends[of_chain] = np.searchsorted(ends_of_chain, of_chain)
-    numbers = list(range(int(ends.max(initial=0)) + 1))
-
-    used = [names.values[i] for i in names.used()]
-    two_letters = {columns[3:].strip() for columns in used if _has_two_letters(columns)}
-    for i, (residue, letter) in enumerate(pairs):
-        if len(residue) == 4 and residue[3:] + letter in two_letters:
-            pairs[i] = residue[:3], residue[3:] + letter
-    chain = Column.of([chain for _, chain in pairs], names.index)
-    residue = Column.of([residue for residue, _ in pairs], names.index)
+        ends[of_chain] = np.searchsorted(before_end[chain.index[before_end] == i], of_chain)
+    ends_by_number = Column([*range(int(ends.max(initial=0)) + 1)], ends)
     blank = chain.where(lambda text: not text)
     if blank.any():
-        by_end = Column.of([f"_{number + 1}" if number else "" for number in numbers], ends)
-        chain = chain.or_else(blank, by_end)
-    return residue, chain, Column(numbers, ends)
+        chain = chain.or_else(blank, ends_by_number.map(lambda number: f"_{number + 1}" if number else ""))
+    return residue, chain, ends_by_number
 
 
-def _segment(columns: str) -> str:
-    """The name of a segment. Numbers with points are no names."""
-    return "" if "." in columns else columns.strip()
-
-
-def _occupancies(column: Column) -> np.ndarray:
+def _occupancy(text: str) -> float:
     """A missing one counts as 1."""
-    values = []
-    for text in column.values:
-        try:
-            values.append(float(text))
-        except ValueError:
-            values.append(1.0)
-    return np.array(values)[column.index]
+    try:
+        return float(text)
+    except ValueError:
+        return 1.0

@@ -164,10 +164,6 @@ def _known_atoms(residue: Column, atom: Column) -> np.ndarray:
     return table[residue.index, atom.index]
 
 
-def _is_hydrogen(atom: str) -> bool:
-    return atom.lstrip(string.digits)[:1] in ("H", "D")
-
-
 def apply_policy(atoms: Atoms, counts: Counter) -> Residues:
     """The residues of every chain, in file order. `counts` is told what is left out."""
     groups = _Groups(atoms)
@@ -177,7 +173,8 @@ def apply_policy(atoms: Atoms, counts: Counter) -> Residues:
     # Atoms that are no part of their residue.
     known = _known_atoms(atoms.residue, atoms.atom)
     unknown = groups.is_protein[groups.of_row] & (known < 0)
-    hydrogen = atoms.element.where(("H", "D").__contains__) | atoms.atom.where(_is_hydrogen)
+    hydrogen = atoms.element.where(("H", "D").__contains__)
+    hydrogen |= atoms.atom.where(lambda name: name.lstrip(string.digits)[:1] in ("H", "D"))
     counts["hydrogens"] += int((unknown & hydrogen).sum())
     counts["unknown atom names"] += int((unknown & ~hydrogen).sum())
 

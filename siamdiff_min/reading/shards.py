@@ -61,10 +61,7 @@ def load_shard(file: Path) -> dict:
 
 
 def map_tables(file: Path) -> tuple[Tensor, dict[str, np.ndarray]]:
-    """The bytes of a shard, mapped into memory, and its three TABLES in them. Raises StoreError.
-
-    They are the last three tensors of the shard. (Those of the labels come before them.)
-    """
+    """The bytes of a shard, mapped into memory, and its TABLES in them, the last tensors. Raises StoreError."""
     try:
         with zipfile.ZipFile(file) as archive:
             storages = [member for member in archive.infolist() if "/data/" in member.filename]
@@ -81,11 +78,6 @@ def map_tables(file: Path) -> tuple[Tensor, dict[str, np.ndarray]]:
     except Exception as error:  # another file than was written: anything may be wrong with it
         raise damaged(file, f"{str(error).partition(chr(10))[0]:.100}") from error
     return whole, tables
-
-
-def describe(shard: dict) -> dict:
-    """What `meta.json` says of a shard."""
-    return {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
 
 
 def content_hash(shard: dict) -> str:

@@ -169,10 +169,7 @@ def structure_files(path=None, each_chain: bool = False) -> Origin:
 
 
 def data_files(path) -> dict[str, tuple[int, int]]:
-    """Size (bytes) and mtime (ns) of every structure file, archive, database and LMDB under `path`.
-
-    No file is opened, so it is cheap for a large archive. Raises StructureError if nothing is at `path`.
-    """
+    """Size (bytes) and mtime (ns) of every structure file, archive, database and LMDB. No file is opened."""
     files = {}
     listed = list_files(path)
     known = [f for f in listed if ending_of(f) or f.endswith((*ARCHIVES, LOOKUP)) or os.path.basename(f) == LMDB]
@@ -225,10 +222,11 @@ def find_structures(path) -> Listing:
     damaged: list[Source] = []
     alone = not os.path.isdir(path)
     for file in list_files(path):
+        is_database = file.endswith(LOOKUP) and os.path.isfile(f"{file.removesuffix(LOOKUP)}.index")
         inside = os.path.basename(file) if alone else os.path.relpath(file, path)
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
-        elif not file.endswith(ARCHIVES) and not _is_database(file):
+        elif not file.endswith(ARCHIVES) and not is_database:
             files.append((inside, Source("", file)))
         else:
             try:
@@ -247,25 +245,26 @@ def find_structures(path) -> Listing:
     return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
 
 
-def _is_database(file: str) -> bool:
-    return file.endswith(LOOKUP) and os.path.isfile(f"{file.removesuffix(LOOKUP)}.index")
-
-
 def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
     """The files in an archive, each as (name, offset of its first byte, size); and (name, reason) of what is skipped.
 
-    The offset is 0 in a zip. Of a member that is there twice the last counts. Raises StructureError.
+    The offset is 0 in a zip. Of a member that is there twice the last counts, as programs unpack it (`tar -r` adds a
+    new one). Raises StructureError.
     """
+    skipped: list[tuple[str, str]] = []
     with structure_errors(file, "damaged archive"):
         if file.endswith(LOOKUP):
-            return part("foldcomp_members")(file.removesuffix(LOOKUP)), []
+            return part("foldcomp_members")(file.removesuffix(LOOKUP)), skipped
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
-                members = [(info.filename, 0, info.file_size) for info in archive.infolist()]
-            return _newest(file, [member for member in members if not member[0].endswith("/")])
-        members, skipped = _members_of_tar(file)
-        members, older = _newest(file, members)
-        return members, skipped + older
+                members = [(x.filename, 0, x.file_size) for x in archive.infolist() if not x.is_dir()]
+        else:
+            members, skipped = _members_of_tar(file)
+    last = {member[0]: member for member in members}
+    for member in members:
+        if last[member[0]] is not member:
+            skipped.append((f"{file}:{member[0]}", "an older member of the same name"))
+    return [*last.values()], skipped
 
 
 def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
@@ -288,13 +287,6 @@ def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[s
         if archive.fileobj.read(512).strip(b"\0"):
             raise ValueError(f"no valid header at byte {archive.offset}")
     return members, skipped
-
-
-def _newest(file: str, members: list[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """The last member of every name, as programs unpack it (`tar -r` adds a new one); and those that are skipped."""
-    last = {member[0]: member for member in members}
-    older = [member[0] for member in members if last[member[0]] is not member]
-    return [*last.values()], [(f"{file}:{name}", "an older member of the same name") for name in older]
 
 
 def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:

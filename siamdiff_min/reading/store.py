@@ -29,7 +29,15 @@ from ..machine import Bar, cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
-from .shards import content_hash, damaged, describe, load_shard, map_tables, missing_backbone, pack_shard, shard_file
+from .shards import (
+    content_hash,
+    load_shard,
+    map_tables,
+    missing_backbone,
+    pack_shard,
+    sequence_hashes,
+    shard_file,
+)
 from .sources import ARCHIVES, ENDINGS, LOCK, LOOKUP, Listing, Origin, structure_files
 from .structure import counted, left_out
 
@@ -186,15 +194,8 @@ class ProteinStore(torch.utils.data.Dataset):
         number, atoms = self.meta.get("lacking_backbone", (0, 0))  # none in a store of an older version
         return f"{number} structures lack {atoms} atoms of the backbone" if number else ""
 
-    def verify(self) -> None:
-        """Read everything and compare the checksums. Raises StoreError that names the first damaged file."""
-        for number, described in enumerate(self.meta["shards"]):
-            file = shard_file(self.path, number)
-            if content_hash(load_shard(file)) != described["content"]:
-                raise damaged(file, "its checksum differs")
-
     def _find(self, index: int) -> tuple[int, int]:
-        """The number of a protein's shard, and its row there."""
+        """Number of a protein's shard, and its row there."""
         row = self.rows[index]
         number = bisect_right(self.first, row) - 1
         return number, row - self.first[number]
@@ -261,7 +262,8 @@ def open_store(
         return None
 
     # build it: beside the data if that is wanted and can be done, else in the cache
-    can_be = beside and near_data and not origin.in_cache and _can_be_made(near_data)
+    can_be = beside and near_data and not origin.in_cache
+    can_be = can_be and os.access(near_data if near_data.exists() else near_data.parent, os.W_OK)
     home = near_data if store or can_be else _made(cache, origin)
     folder = home / name
     with lock(folder.parent / LOCK):
@@ -273,23 +275,16 @@ def open_store(
 def _homes(origin: Origin) -> tuple[Path | None, Path | None]:
     """The folders where a store of some data may lie: beside them, and in the cache. None: there is no such place."""
     path = origin.path.resolve()
-    cache = _cache()
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
-    in_cache = cache and cache / f"{path.name}-{digest}{SUFFIX}"
     alone = path.is_file() and not path.name.endswith(ARCHIVES) and not os.path.isfile(f"{path}{LOOKUP}")
-    return None if alone else path.with_name(path.name + SUFFIX), in_cache
-
-
-def _cache() -> Path | None:
-    """The folder of stores that do not lie beside their data; None if nothing tells where."""
-    if own := os.environ.get("SIAMDIFF_CACHE"):
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return None if shared.startswith("~") else Path(shared) / "siamdiff_min"  # a user without a name, in a container
-
-
-def _can_be_made(folder: Path) -> bool:
-    return os.access(folder if folder.exists() else folder.parent, os.W_OK)
+    beside = None if alone else path.with_name(path.name + SUFFIX)
+    cache = os.environ.get("SIAMDIFF_CACHE")
+    if not cache:
+        shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        if shared.startswith("~"):  # a user without a name, in a container
+            return beside, None
+        cache = os.path.join(shared, "siamdiff_min")
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # several folders may be called `data`
+    return beside, Path(cache) / f"{path.name}-{digest}{SUFFIX}"
 
 
 def _made(cache: Path | None, origin: Origin) -> Path:
@@ -318,10 +313,7 @@ def finished_store(path: Path) -> Path | None:
 
 
 def _build(folder: Path, origin: Origin, workers: int | None) -> None:
-    """Read the structures of `origin` in other processes, write the shards that are missing, and finish the store.
-
-    Raises StoreError if nothing could be read.
-    """
+    """Write the shards of `origin` that are missing, and finish the store. StoreError if nothing could be read."""
     # what is still to be read
     listing = origin.listing()
     parts = [listing.sources[first : first + SHARD] for first in range(0, len(listing.sources), SHARD)]
@@ -360,7 +352,8 @@ def _finish(folder: Path, data: Path, listing: Listing, files: list[Path]) -> No
         total["bytes"] += file.stat().st_size
         total["residues"] += len(shard["residues"]) - 1
         total["atoms"] += len(shard["atoms"])
-        described.append(describe(shard))
+        about = {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
+        described.append(about)
 
     # what was not used
     failures += [("", "skipped", reason, file, "") for file, reason in listing.skipped]

@@ -300,10 +300,7 @@ def _read_pip(path: str, item: dict) -> Structure:
 
 
 def _read_res(path: str, item: dict) -> Structure:
-    """Residue identity: a structure, the residues whose types are predicted, and the atoms listed around each.
-
-    Of such a residue a sample shows the backbone only, whatever is listed (`samples.EnvironmentSamples`).
-    """
+    """RES: a structure, the residues whose types are predicted, and the atoms listed around each."""
     frame = _frame(item, "atoms")
     (names,) = _columns(item, "labels", ["subunit"])
     structure = _structure(path, frame)

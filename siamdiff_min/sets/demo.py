@@ -83,10 +83,7 @@ def model(pos: Tensor, entry: dict) -> Tensor:
 
 
 def bend(pos: Tensor, turns: list[list]) -> Tensor:
-    """Coordinates (N, 3) after turns about bonds, float64.
-
-    A turn is (start, end, angle in radian, first row that moves, earlier rows that move too).
-    """
+    """Coordinates (N, 3), float64, turned about bonds: (start, end, radian, first row that moves, earlier rows)."""
     pos = pos.double()
     row = torch.arange(len(pos))
     for start, end, angle, first, *others in turns:

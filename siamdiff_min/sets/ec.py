@@ -82,15 +82,9 @@ def _listing(path: Path, chains: dict[str, list[str]]) -> Listing:
 
 
 def chain_id(text: str) -> str | None:
-    """PDB id and chain as the tables write them: "2FOR-A" for 2for_A, 2FOR-A_0001 and the like.
-
-    Chains keep their case: 3H4P has an A and an a.
-    """
+    """PDB id and chain as the tables write them: "2FOR-A" for 2for_A, 2FOR-A_0001. Chains keep their case."""
     match = re.match(r"([0-9][A-Za-z0-9]{3})[-_.]([A-Za-z0-9]+)", text)
     return f"{match[1].upper()}-{match[2]}" if match else None
-
-
-# ---- the tables ------------------------------------------------------------------------------------------------------
 
 
 def _by_chain(rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:

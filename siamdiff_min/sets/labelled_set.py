@@ -32,10 +32,7 @@ class LabelledData:
 
 
 def remarks(datasets: Mapping[str, Samples], learned: Sequence[str] = ("train",)) -> list[str]:
-    """What a user should know about the splits: labels without a structure, copies across splits, absent classes.
-
-    Copies are those of the splits that are `learned`.
-    """
+    """What to know of the splits: labels without a structure, copies of what is `learned`, absent classes."""
     lines = [f"{split}, not found: {x.store.not_found}" for split, x in datasets.items() if x.store.not_found]
 
     # Copies of what is learned.

@@ -251,10 +251,7 @@ class InterfaceSamples(Samples):
         return np.tile([1.0, 0.0], len(self) // 2)
 
     def pairs(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of residues (K, 2) of an entry and whether they touch (K,), positives first.
-
-        They depend on (epoch, index) only: every run, whatever its seed, is trained and tested on the same pairs.
-        """
+        """Pairs of residues (K, 2) and whether they touch (K,), positives first: the same in runs of any seed."""
         labels = self.labels(index)
         first = labels["first"]
         size = self.store.num_residues(index)

@@ -12,16 +12,17 @@ import math
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ..files import ConfigError, first_three, printable, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
-from ..reading.columns import WIDEST
+from ..reading.columns import WIDEST, Atoms
 from ..reading.endings import without_ending
-from ..reading.parse import is_binary_cif, read_atoms
+from ..reading.parse import is_binary_cif, models_in, name_of
+from ..reading.policy import told_apart
 from ..reading.sources import find_structures
 from .mutants.mutation_names import parse
 from .options import VALUE_COLUMNS
@@ -78,6 +79,16 @@ def color_predictions(table: Path, source: Path) -> list[Path]:
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def read_atoms(source, data: str | bytes | None = None) -> Iterator[Atoms]:
+    """The atoms of one model after the other, with the chains and insertion codes of `read_structure`.
+
+    `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
+    """
+    path = name_of(source)
+    for atoms, _, _ in models_in(source, path, data, None):
+        yield told_apart(path, atoms, None, True)[0]
 
 
 def read_values(path: Path, file: str, column: str | None = None) -> Values:
@@ -233,31 +244,31 @@ def into_mmcif(text: str, written: Mapping[int, str]) -> str:
     """An mmCIF file with these B factors, by the row of its table of atoms; without the column, it gets one."""
     ends = re.search("\r\n|\r|\n", text)
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    sites = (table for table in tables_in(plain) if table.names[0].lower().startswith(SITE))
-    table = next(sites, None)
-    values = table and simple_values(plain[table.begin : table.end], len(table.names))
-    if values is None or len(values) != len(written) * len(table.names):
+    sites = (table for table in tables_in(plain) if table[0][0].lower().startswith(SITE))
+    names, begin, end = next(sites, ([], 0, 0))
+    values = simple_values(plain[begin:end], len(names)) if names else None
+    if values is None or len(values) != len(written) * len(names):
         raise ValueError("blanks alone do not tell where the values of its atoms are")
 
     # Of every row the value that is replaced, or the place behind its last one.
-    titles = [title.lower() for title in table.names]
+    titles = [title.lower() for title in names]
     rows = range(len(written))
     if B_FACTOR.lower() in titles:
         which = [row * len(titles) + titles.index(B_FACTOR.lower()) for row in rows]
         starts = values.start[which] - WIDEST
         stops = values.end[which] - WIDEST
-        pieces = [plain[: table.begin]]
+        pieces = [plain[: begin]]
         before = ""
     else:
         starts = [values.next_blank((row + 1) * len(titles) - 1) for row in rows]
         stops = starts
-        pieces = [plain[: table.begin], B_FACTOR, "\n"]
+        pieces = [plain[: begin], B_FACTOR, "\n"]
         before = " "
-    done = table.begin
+    done = begin
     for row, start, stop in zip(rows, starts, stops):
-        pieces.append(plain[done : table.begin + int(start)])
+        pieces.append(plain[done : begin + int(start)])
         pieces.append(before + written[row])
-        done = table.begin + int(stop)
+        done = begin + int(stop)
     copy = "".join([*pieces, plain[done:]])
     return copy.replace("\n", ends[0]) if ends else copy
 

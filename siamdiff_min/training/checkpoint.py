@@ -19,14 +19,9 @@ from .config import FINETUNE, PRETRAIN, fitting, flag, replace, settled
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
-
 
 def save(folder: Path, step: int, state: dict, keep: int = 2) -> Path:
-    """Write the checkpoint of `step`, then remove all but the `keep` newest ones.
-
-    Later checkpoints are removed too. They are damaged, or the run was resumed from before them.
-    """
+    """Write the checkpoint of `step`. Remove later ones, from which nothing goes on, and all but `keep` others."""
     path, before = folder / f"checkpoint-{step:09d}.pt", checkpoints(folder)
     kept = [path, *(old for old in before if old.name < path.name)][:keep]
     write_weights(path, CHECKPOINT, state)
@@ -99,30 +94,19 @@ def check_resumable(config: Namespace, before: Mapping, path: Path, world: int =
     raise ConfigError(f"cannot resume {path} with other options: {changed}. {'. '.join(help)}")
 
 
-# ---- objectives ------------------------------------------------------------------------------------------------------
-
-
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
     """The objective that the options ask for, with initial weights. Raises ConfigError if an ablation does nothing."""
     build = OBJECTIVES[config.method]
     own = {}
     for name, option in PRETRAIN.items():
-        if config.method not in option.only:
-            continue
-        value = getattr(config, name)
-        if takes(build, name):
-            own[name] = value
-        elif value != option.arguments["default"]:
-            raise ConfigError(
-                f"{flag(name, value)} does nothing: the function that builds {config.method} lacks {name}"
-            )
+        if config.method in option.only and getattr(config, name) != option.arguments["default"]:
+            own[name] = getattr(config, name)
+    try:
+        inspect.signature(build).bind(encoder, config.level, config.preset, **own)
+    except TypeError as error:
+        options = " ".join(flag(name, value) for name, value in own.items())
+        raise ConfigError(f"{options} does nothing: what builds {config.method} lacks it, {error}") from error
     return build(encoder, config.level, config.preset, **own)
-
-
-def takes(function: Callable, name: str) -> bool:
-    """Whether a function can be called with an argument of this name."""
-    parameters = inspect.signature(function).parameters.values()
-    return any(x.name == name or x.kind is x.VAR_KEYWORD for x in parameters)
 
 
 def initialise(module: nn.Module, path: str | Path, say: Callable = print, encoder_only: bool = False) -> None:

@@ -139,10 +139,7 @@ PRETRAIN, FINETUNE = (  # name -> option; a plugin may add to them
 
 
 def parse(argv: Sequence[str] | None, options: Mapping[str, Option], description: str) -> Namespace:
-    """Read a command line. The files of --plugin are imported first: they may add to what can be chosen.
-
-    Raises ConfigError for a plugin that is not there, SystemExit for a wrong command line.
-    """
+    """Read a command line, after importing its --plugin files. Raises ConfigError if one of these is not there."""
     plugins = Parser(add_help=False)
     plugins.add_argument("--plugin", nargs="+", default=[], action="extend")
     import_plugins(plugins.parse_known_args(argv)[0].plugin)

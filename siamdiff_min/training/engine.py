@@ -27,10 +27,7 @@ from .run import Run, Step
 
 
 def begin(run: Run) -> None:
-    """Go on from the checkpoint, if there is one; say in --out what is done there; connect the processes.
-
-    Raises what `Run` says.
-    """
+    """Go on from the checkpoint, if there is one; say what is done in --out; connect the processes. As `Run`."""
     ranks = run.ranks
     run.restore()
     if ranks.rank == 0:

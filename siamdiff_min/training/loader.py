@@ -48,10 +48,7 @@ def train_keys(config: Namespace, indices: Sequence[int], steps: range, rank: in
 
 
 def valid_keys(indices: Sequence[int], batch_size: int) -> list[list]:
-    """The batches of the held-out proteins: each once, the same in every epoch and for any number of processes.
-
-    A last one that would be alone joins the batch before it: `multiview` contrasts the proteins of a batch.
-    """
+    """Batches of held-out proteins, each once. A last one that would be alone joins the batch before it."""
     keys = [(0, int(i)) for i in indices]
     batches = [keys[i : i + batch_size] for i in range(0, len(keys), batch_size)]
     if len(batches) > 1 and len(batches[-1]) == 1 < batch_size:

@@ -42,10 +42,7 @@ def of_baseline(name: str, values: dict[str, float]) -> str:
 
 
 def summary(path: Path) -> str:
-    """A table of a metrics.jsonl: the first and the last value of every measure, stage by stage.
-
-    The loss of the best constant prediction stands beside every loss.
-    """
+    """A table of a metrics.jsonl: every measure's first and last value, stage by stage, beside the constant's."""
     # Of each measure, by stage and split: not every line has every measure.
     values: dict = {}
     for line in map(json.loads, path.read_text().splitlines()):

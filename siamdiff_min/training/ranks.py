@@ -47,10 +47,7 @@ class Ranks:
         return [item for items_of_rank in by_rank for item in items_of_rank]
 
     def build_in_turn(self, build: Callable):
-        """`build()` on rank 0, then on the others, so files are built only once.
-
-        A SiamDiffError of rank 0 is raised on all of them.
-        """
+        """`build()` on rank 0, then on the others, so files are built once. All raise a SiamDiffError of rank 0."""
         result = failed = None
         try:
             result = None if self.rank else build()
@@ -120,7 +117,13 @@ def launch(
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    chosen = prepare_gpu(rank, world, deterministic) if choose_device(device) == "cuda" else prepare_cpu(amp)
+    if choose_device(device) == "cuda":
+        chosen = prepare_gpu(rank, world, deterministic)
+    else:
+        chosen = torch.device("cpu")
+        keep_freed_memory()
+        if amp == "bf16":
+            keep_few_plans()
     if world > 1:
         meet("gloo" if chosen.type == "cpu" else "cpu:gloo,cuda:nccl", rank, world)
     with naming_lost_processes():
@@ -142,14 +145,6 @@ def prepare_gpu(rank: int, world: int, deterministic: bool) -> torch.device:
     torch.cuda.set_device(chosen)
     torch.set_float32_matmul_precision("highest" if deterministic else "high")  # the latter is TF32
     return chosen
-
-
-def prepare_cpu(amp: str) -> torch.device:
-    """The CPU, with the settings that save time and memory on it."""
-    keep_freed_memory()
-    if amp == "bf16":
-        keep_few_plans()
-    return torch.device("cpu")
 
 
 def meet(backend: str, rank: int, world: int) -> None:
@@ -206,10 +201,7 @@ def catch_signals() -> Iterator[list[int]]:
 
 
 def totals(records: list[Record], ranks: Ranks) -> dict[str, tuple[type[Statistic], list]]:
-    """The statistic and the sums of every log over all batches and processes: correctly rounded, in any order.
-
-    Raises ConfigError for a log that is no statistic.
-    """
+    """The statistic and sums of every log over all batches and processes, correctly rounded, in any order."""
     statistics = {name: type(log) for record in records for name, log in record.items()}
     mine = []
     for name, statistic in statistics.items():

@@ -224,10 +224,7 @@ class Run:
                 group["lr"] = group["initial_lr"] * factor
 
     def log_train(self, steps: dict[int, Step], since: float) -> None:
-        """Write a line with the means over the last --log-every steps of the stage.
-
-        `steps` are those after the line before; they began at `since`. Here the host waits for the device.
-        """
+        """Write a line with the means over the last --log-every steps of the stage; `steps` began at `since`."""
         memory = peak_memory(self.ranks.device)
         losses = []
         for step in steps.values():
@@ -245,10 +242,7 @@ class Run:
         self.bar.set_postfix_str(f"loss {values['loss']:.4g}, {rate:.3g} {self.unit}/s", refresh=False)
 
     def log(self, split: str, values: dict[str, float]) -> None:
-        """Print the values of a validation, and write a line of metrics.jsonl; its `step` is the number that is done.
-
-        Nothing is written if there are no values. Raises WriteError.
-        """
+        """Print the values of a validation, if any, and write a line of metrics.jsonl. Raises WriteError."""
         if not values:
             return
         if split == "valid":

@@ -17,9 +17,6 @@ COUNTED = {
 }
 
 
-# ---- at its beginning -----------------------------------------------------------------------------------------------
-
-
 def say_of_data(config: Namespace, data, datasets: Mapping, warnings: Sequence[str], ranks: Ranks) -> None:
     """Where data and labels come from, how many samples there are, what to know about them."""
     ranks.say(f"data        {config.data or 'demo set (made from the bundled structures; --data for your own)'}")
@@ -40,9 +37,6 @@ def say_of_task(config: Namespace, task: Task, vectors: str, ranks: Ranks) -> No
     ranks.say(f"task        {config.task}{level}, seed {config.seed}{training}")
     start = config.eval_only or config.init_from or "scratch"
     ranks.say(f"encoder     {vectors or f'{config.encoder}, size {config.size}, from {start}'}")
-
-
-# ---- at its end ----------------------------------------------------------------------------------------------------
 
 
 def say_what_follows(config: Namespace, best: str, ranks: Ranks) -> None:

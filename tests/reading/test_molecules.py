@@ -6,7 +6,8 @@ from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.protein.constants import RESIDUES
-from siamdiff_min.reading.parse import read_atoms, read_structure
+from siamdiff_min.reading.parse import read_structure
+from siamdiff_min.tools.color import read_atoms
 
 ONE, TWO = ("GLY", "ALA", "SER"), ("TRP", "ALA", "LYS", "VAL")
 

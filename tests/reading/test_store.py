@@ -26,6 +26,7 @@ from siamdiff_min.reading.crops import Crops, split
 from siamdiff_min.reading.shards import load_shard
 from siamdiff_min.reading.sources import bundle_index, bundle_path, find_structures, structure_files
 from siamdiff_min.reading.store import META, ProteinStore, open_store
+from siamdiff_min.tools.build import verify
 
 SIZES = (5, 1, 12, 30, 7, 9, 3, 4, 8, 2)
 
@@ -309,7 +310,7 @@ def test_two_processes_that_open_at_once(folder, tmp_path, capfd):
         for process in both:
             getattr(process, method)()
     assert [process.exitcode for process in both] == [0, 0] and capfd.readouterr().err.count("seen 14") == 1
-    open_store(folder, tmp_path / "s").verify()
+    verify(open_store(folder, tmp_path / "s"))
 
 
 def test_without_data_the_bundle_is_used(folder, cache, monkeypatch):
@@ -365,14 +366,14 @@ def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
         for damage in (data[: len(data) // 2], b"", None):
             file.unlink() if damage is None else file.write_bytes(damage)
             with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*: remove {store.path}, and it is built"):
-                ProteinStore(store.path).verify()
+                verify(ProteinStore(store.path))
         file.write_bytes(data)
         at = data.index(load_shard(file)["atoms"].numpy().tobytes())  # what torch does not notice, the checksum does
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(StoreError, match=rf"{file.name} is damaged \(its checksum differs\)"):
-            ProteinStore(store.path).verify()
+            verify(ProteinStore(store.path))
         file.write_bytes(data)
-    store.verify()
+    verify(store)
     shutil.rmtree(store.path)
     assert digest(open_store(folder).path) == before
 
@@ -479,5 +480,5 @@ def test_the_bundle_has_the_counts_of_its_index(tmp_path):
         p = bundle[i]
         assert (p.num_residues, p.num_atoms) == (int(row[name]["n_residues"]), int(row[name]["n_atoms"]))
         assert int(p.chain.max()) + 1 == len(row[name]["chains"].split(","))
-    bundle.verify()
+    verify(bundle)
     assert json.loads((bundle.path / META).read_bytes())["path"] == str(bundle_path().resolve())

@@ -21,6 +21,7 @@ from standin import assert_equal_weights, lines
 
 from siamdiff_min.files import ConfigError, SiamDiffError
 from siamdiff_min.reading.store import ProteinStore
+from siamdiff_min.tools.build import verify
 from siamdiff_min.training import ranks
 
 SOAK = pytest.mark.soak
@@ -154,7 +155,7 @@ def test_two_ranks_share_one_build(tmp_path, enzymes):
     assert log.read_text().count(": seen ") == 1
     stores = sorted(x.name for x in tmp_path.iterdir() if "store" in x.name)
     (folder,) = (path for path in (tmp_path / "data.store").iterdir() if path.is_dir())
-    assert stores == ["data.store"] and ProteinStore(folder).verify() is None
+    assert stores == ["data.store"] and verify(ProteinStore(folder)) is None
 
 
 # ---- what `launch` asks of a GPU (a stand-in) and of the other processes ---------------------------------------------

@@ -24,6 +24,7 @@ from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.pool import read_all
 from siamdiff_min.reading.sources import Listing, Origin, Source, bundle_path, find_structures
 from siamdiff_min.reading.store import open_store
+from siamdiff_min.tools.build import verify
 
 LCD = (Path(__file__).parents[1] / "reading" / "1LCD.pdb.gz").read_bytes()
 
@@ -222,7 +223,7 @@ def test_every_file_of_a_mixed_folder_is_accounted_for(mixed, tmp_path, capsys):
     assert {len(row) for row in table} == {5} and all(cell.isprintable() for row in table for cell in row)
     assert Counter(row[1] for row in table) == {"skipped": skipped.total(), "failed": failed.total()}
     assert len({row[3] for row in table}) == len(table)  # each names its file
-    store.verify()
+    verify(store)
     new = {path for path in tmp_path.rglob("*") if tmp_path / "s" not in path.parents} - set(before)
     assert {path.name for path in new} == {"s"}  # nothing of the archives was written anywhere
     print(store.report_counts())  # pytest -rP
