@@ -257,12 +257,12 @@ def into_mmcif(text: str, written: Mapping[int, str]) -> str:
         which = [row * len(titles) + titles.index(B_FACTOR.lower()) for row in rows]
         starts = values.start[which] - WIDEST
         stops = values.end[which] - WIDEST
-        pieces = [plain[: begin]]
+        pieces = [plain[:begin]]
         before = ""
     else:
         starts = [values.next_blank((row + 1) * len(titles) - 1) for row in rows]
         stops = starts
-        pieces = [plain[: begin], B_FACTOR, "\n"]
+        pieces = [plain[:begin], B_FACTOR, "\n"]
         before = " "
     done = begin
     for row, start, stop in zip(rows, starts, stops):
