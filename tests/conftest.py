@@ -1,6 +1,10 @@
 """What many tests are given: arrays of the official implementation, real structures, rigid motions, a small EC set."""
 
 import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by numpy, scipy and torch as they load, and by processes of tests
+
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,9 +26,6 @@ from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.tools.evidence import bootstrap
 
 GOLDEN = Path(__file__).parent / "golden" / "golden.npz"
-if "PYTEST_XDIST_WORKER" in os.environ:  # several threads in each of several processes would wait for one another
-    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
-    torch.set_num_threads(1)
 ENZYMES = ("1.1.1.-", "2.7.11.1", "3.4.21.5")
 
 
@@ -167,76 +168,11 @@ def move(protein: Protein, seed: int) -> Protein:
     return replace(protein, pos=protein.pos @ rotation.T + shift)
 
 
-class _Relu:
-    """ReLU whose subgradient can be chosen at single entries."""
-
-    def __init__(self):
-        self.tolerance, self.flip, self.calls, self.near = 0.0, set(), 0, []
-
-    def __call__(self, x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-        call, self.calls = self.calls, self.calls + 1
-        entries = [(call, *index) for index in (x.detach().abs() < self.tolerance).nonzero().tolist()]
-        self.near += entries
-        on = x > 0
-        for _, *index in self.flip.intersection(entries):
-            on = on.clone()
-            on[tuple(index)] ^= True
-        return x * on
-
-
 @pytest.fixture(params=formulas.FORMS)
 def kernel_form(request):
     """The costly formulas as published, then fast: a test that uses this runs in both forms."""
     with patch.object(formulas, "form", request.param):
         yield request.param
-
-
-def _combined(effect: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """Which rows of `effect` (n, entries), added to `start` (entries,), bring it nearest to zero: (n,) of bool.
-
-    One or two of them are changed at a time, until that brings it no nearer.
-    """
-    inner, toward = effect @ effect.T, effect @ start
-    on = torch.zeros(len(effect))
-    while True:
-        sign = 1 - 2 * on
-        one = sign * 2 * (toward + inner @ on) + inner.diagonal()
-        two = one[:, None] + one[None] + 2 * sign[:, None] * sign[None] * inner
-        two.diagonal().copy_(one)
-        if two.min() > -1e-6 * inner.diagonal().max():
-            return on.bool()
-        where = torch.tensor(divmod(int(two.argmin()), len(on))).unique()
-        on[where] = 1 - on[where]
-
-
-@pytest.fixture
-def near_zero_relus(monkeypatch):
-    """Smallest `error()` over the choices of ReLU's subgradient where its input is zero to rounding.
-
-    An input of 1e-7 may come out as -1e-7 in another order of summation. The output does not notice, but one entry of
-    one activation then passes its gradient or not, and all gradients below shift by up to 1e-3. So gradients of two
-    implementations can only be compared up to that choice. `error()` gives the deviation of every entry of the
-    gradients. Each choice shifts it by nearly the same whatever the others are: these shifts are measured one by one,
-    and those are taken whose sum explains the deviation best.
-    """
-    relu = _Relu()
-    monkeypatch.setattr(torch.nn.functional, "relu", relu)
-
-    def smallest(error) -> float:
-        def run(flip) -> torch.Tensor:
-            relu.flip, relu.calls, relu.near = flip, 0, []
-            return error()
-
-        chosen = set()
-        for tolerance in (3e-6, 1e-5):  # the wider one where that is not enough: on some processors, on one thread
-            relu.tolerance = tolerance
-            start, near = run(chosen), relu.near
-            if near and start.abs().max() >= 1e-5:
-                effect = torch.stack([run(chosen ^ {entry}) - start for entry in near])
-                chosen = chosen ^ {entry for entry, flip in zip(near, _combined(effect, start)) if flip}
-        return float(run(chosen).abs().max())
-
-    return smallest
 
 
 @pytest.fixture

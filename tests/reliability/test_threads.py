@@ -5,14 +5,12 @@ does. So the rule for every objective, encoder and head: no `x[index]` of what h
 """
 
 import hashlib
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import generator, real_protein
 from helpers import CLASSES, dataset
+from processes import run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from siamdiff_min.downstream.sample import pack_samples
@@ -21,7 +19,6 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.pretraining import OBJECTIVES
 from siamdiff_min.protein.protein import Protein
 
-ROOT = Path(__file__).parent.parent.parent
 ENCODED = [("gearnet", "atom"), ("gearnet", "residue"), ("gvp", "atom"), ("esm-gearnet", "residue")]
 PRETRAINED = [
     (method, name, level)
@@ -85,31 +82,32 @@ def test_no_task_adds_gradients_in_any_order(task, name, level, samples):
         step(head, samples[task])
 
 
-def repeat(name: str, level: str) -> None:
-    """Three times the gradients of every objective with two threads."""
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    for method in OBJECTIVES:
-        if (method, name, level) in PRETRAINED:
-            found = {step(objective(method, name, level), batch(50)).numpy().tobytes() for _ in range(3)}
-            assert len(found) == 1, f"{method} has {len(found)} different gradients"
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name, level", ENCODED)
-def test_two_threads_repeat_every_bit(name, level):
-    folders = [".", "tests", "tests/reliability"]
-    code = f"import sys; sys.path[:0] = {folders}; import test_threads; test_threads.repeat{name, level}"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+@pytest.mark.parametrize(
+    "method, name, level", [row for row in PRETRAINED if row[1] == "gearnet" or row[0] in ("angle", "score-matching")]
+)
+def test_two_threads_repeat_every_bit(method, name, level, two_threads):
+    """Three times the gradients of every objective at both levels, of some with the other encoders."""
+    found = {step(objective(method, name, level), batch(50)).numpy().tobytes() for _ in range(3)}
+    assert len(found) == 1
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", ["atom", "residue"])
 @pytest.mark.parametrize("method", ["angle", "score-matching"])
-def test_a_resumed_run_with_two_threads_ends_with_the_same_bits(method, level, tmp_path):
+def test_a_resumed_run_with_two_threads_ends_with_the_same_bits(method, level, enzymes, tmp_path):
     def train(out: str, steps: int) -> str:
         options = ["--method", method, "--level", level, "--size", "tiny", "--threads", 2, "--max-steps", steps]
-        command = [sys.executable, "train.py", *map(str, options), "--out", str(tmp_path / out)]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        data = ["--data", enzymes / "train", "--batch-size", 4, "--valid-fraction", 0]
+        run("train", *options, *data, "--out", tmp_path / out)
         weights = torch.load(tmp_path / out / "encoder.pt", weights_only=True)["state"]
         return hashlib.sha256(b"".join(x.numpy().tobytes() for x in weights.values())).hexdigest()
 

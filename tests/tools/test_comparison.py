@@ -322,11 +322,12 @@ def test_one_method_on_two_tasks_is_one_row(tmp_path):
 
 
 @pytest.mark.full
-def test_the_ablation_of_the_page(tmp_path):
+def test_the_ablation_of_the_page(tmp_path, enzymes):
     """The block of docs/commands.md, each run with three steps of stage 2: a table of two methods with intervals."""
     page = (ROOT / "docs" / "commands.md").read_text()
     (block,) = re.findall(r"<!-- run: ablation -->\n```bash\n(.*?)^```$", page, flags=re.M | re.S)
-    few = "--level residue --epochs 0 1 --max-steps 3 --num-workers 0 --device cpu --threads 1"
+    few = "--level residue --epochs 0 1 --max-steps 3 --num-workers 0 --device cpu --threads 1 --batch-size 2"
+    few += f" --data {enzymes} --valid-fraction 0.5"
     assert block.count("--size tiny ") == 1
     script = f'siamdiff() {{ {sys.executable} -m siamdiff_min "$@"; }}\nset -e\n' + block
     script = script.replace("--size tiny ", f"--size tiny {few} ")

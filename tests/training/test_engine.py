@@ -733,14 +733,14 @@ def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_bfloat16_keeps_nothing_of_shapes_that_are_gone():
-    """150 of them took 0.6 GB where the CPU multiplies bfloat16: torch and oneDNN keep a plan of each."""
+    """60 of them took 0.24 GB where the CPU multiplies bfloat16: torch and oneDNN keep a plan of each."""
     code = """
 import resource, torch
 from siamdiff_min.training.ranks import launch
 torch.set_num_threads(1)
 layer, peak = torch.nn.Linear(64, 512), []
 with launch("cpu", amp="bf16"):
-    for rows in range(150):
+    for rows in range(60):
         with torch.autocast("cpu", torch.bfloat16):
             layer(torch.randn(2000 + rows, 64)).sum().backward()
         peak.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -750,4 +750,4 @@ print(peak[-1] - peak[20])
         name: os.environ[name] for name in os.environ.keys() - {"LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
     }
     done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 300e3
+    assert int(done.stdout) < 100e3
