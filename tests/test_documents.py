@@ -32,7 +32,7 @@ from siamdiff_min.encoders import GEARNET_DIMS
 from siamdiff_min.pretraining import SCHEDULES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.parse import read_structure
-from siamdiff_min.reading.sources import bundle_path, find_structures
+from siamdiff_min.reading.sources import bundle_path
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.tools import color
 from siamdiff_min.training.config import FINETUNE, PRETRAIN, flag
@@ -505,36 +505,24 @@ def test_names_in_differences_exist():
 # ---- examples/compare.py: where two structures of one protein differ -------------------------------------------------
 
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "compare.py"
 MOVED = range(36, 43)  # residues of barnase that stand 2.5 angstrom away in the second file
-
-
-def changed(text: str, shift: int, chain: str) -> str:
-    """The file with errors of .05 angstrom, a loop moved, and perhaps other numbers and another chain."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for line in text.splitlines():
-        if line.startswith("ATOM"):
-            number = int(line[22:26])
-            xyz = np.array(line[30:54].split(), dtype=float) + 0.05 * rng.normal(size=3)
-            xyz[2] += 2.5 * (number in MOVED)
-            line = f"{line[:21]}{chain}{number + shift:4d}{line[26:30]}{''.join(f'{x:8.3f}' for x in xyz)}{line[54:]}"
-        lines.append(line)
-    return "\n".join([*lines, ""])
 
 
 @pytest.mark.full
 def test_a_loop_that_has_moved_stands_out(tmp_path, monkeypatch, capsys):
     """With equal numbers, and with others that only the sequences match: the same residues, above the noise."""
-    source = next(source for source in find_structures(bundle_path()).sources if source.name == "1A2P_A")
-    text = gzip.decompress(source.member_bytes()).decode()
+    barnase = siamdiff_min.bundled("1A2P_A").protein
+    moved = torch.isin(barnase.residue_number, torch.tensor(MOVED))[barnase.atom_residue]
+    shift = 0.05 * torch.randn(barnase.pos.shape, generator=torch.Generator().manual_seed(0))
+    shift[moved, 2] += 2.5
+    other = replace(barnase, pos=barnase.pos + shift)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "a.pdb", "b.pdb"])
-    Path("a.pdb").write_text(text)
+    monkeypatch.setattr(sys, "argv", ["compare.py", "a.pdb", "b.pdb"])
+    write_pdb(Path("a.pdb"), barnase)
     found = []
-    for shift, chain in ((0, "A"), (1, "Z")):  # numbers that are there, but of other residues
-        Path("b.pdb").write_text(changed(text, shift, chain))
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+    for step, chain in ((0, "A"), (1, "Z")):  # numbers that are there, but of other residues
+        write_pdb(Path("b.pdb"), replace(other, residue_number=other.residue_number + step), (chain,))
+        runpy.run_path(str(EXAMPLES / "compare.py"), run_name="__main__")
         assert capsys.readouterr().out.startswith("108 of 108 and 108 residues matched")
         with open("compare.csv", newline="") as file:
             found.append({int(row["number"]): float(row["value"]) for row in csv.DictReader(file)})
@@ -546,4 +534,4 @@ def test_a_loop_that_has_moved_stands_out(tmp_path, monkeypatch, capsys):
     assert np.mean(near) > 1.5 and np.median(far) < 0.8
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
     values = color.read_values(Path("compare.csv"), "a")
-    assert len(color.color("a.pdb", text, values)[1]) == 108
+    assert len(color.color("a.pdb", Path("a.pdb").read_text(), values)[1]) == 108

@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,18 @@ FULL, FULL_FUNCTION, FULL_TEST = 8.2, 12, 20  # nodes on a line of code: of a ro
 MOST_TUPLES = 0.07  # the share of assignments of a room that set several names at once
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
     """Absolute names of the modules a file imports, and whether at module level; without those for type checkers."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     top = {id(node) for node in tree.body}
     for_types = [x for x in tree.body if isinstance(x, ast.If) and ast.unparse(x.test) == "TYPE_CHECKING"]
     unread = {id(node) for block in for_types for node in ast.walk(block)}
@@ -126,7 +132,7 @@ def lines_of_docstrings(tree: ast.AST) -> set[int]:
 def full_functions(path: Path, most: float) -> list[str]:
     """The functions of eight lines or more with more than `most` nodes on a line of code."""
     text, found = path.read_text(), []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             documented = ast.get_docstring(node) is not None and len(node.body) > 1
             code = lines_of_code(text, node.body[documented].lineno, node.end_lineno)
@@ -146,7 +152,7 @@ def rooms() -> dict[str, list[Path]]:
 def test_files_are_read_in_one_sitting():
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 400, path
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no module docstring"
+        assert ast.get_docstring(tree_of(path)), f"{path} has no module docstring"
 
 
 def test_lines_are_not_too_full():
@@ -160,7 +166,7 @@ def test_a_room_is_not_too_full(room):
     """Of rooms with more than 60 lines of code, or 20 assignments."""
     code, nodes, assigned, several = 0, 0, 0, 0
     for path in rooms()[room]:
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         code += len({*lines_of_code(path.read_text())} - lines_of_docstrings(tree))
         nodes += nodes_of(tree)
         assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
@@ -175,7 +181,7 @@ def test_a_room_is_not_too_full(room):
 def test_the_reference_the_package_and_the_tests_stay_small():
     groups = {"reference": [path for path in FILES if path.relative_to(PACKAGE).parts[0] != "tools"]}
     groups |= {"package": FILES, "tests": TESTS}
-    nodes = {name: nodes_of(*(ast.parse(path.read_text()) for path in paths)) for name, paths in groups.items()}
+    nodes = {name: nodes_of(*map(tree_of, paths)) for name, paths in groups.items()}
     lines = {name: sum(path.read_text().count("\n") for path in groups[name]) for name in MOST_LINES}
     assert not {name: count for name, count in nodes.items() if count > MOST_NODES[name]}
     assert not {name: count for name, count in lines.items() if count > MOST_LINES[name]}

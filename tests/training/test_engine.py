@@ -312,16 +312,6 @@ def test_more_epochs_go_on_from_the_end_as_one_longer_run(tmp_path):
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
 
 
-def test_the_folder_says_what_the_run_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py", "--data", "my folder"])
-    train(configure(tmp_path, "--max-steps", 3))
-    options = json.loads((tmp_path / "options.json").read_text())
-    assert options["command"] == "train.py --data 'my folder'" and options["steps"] == 3
-    assert options["options"] == vars(configure(tmp_path, "--max-steps", 3))
-    assert options["versions"]["torch"] == torch.__version__ and options["processes"] == "1 x cpu"
-    assert options["data"] == {"samples": 40, "fingerprint": "0123456789abcdef"}
-
-
 def test_a_parameter_without_a_gradient_is_a_warning_that_names_it_once(tmp_path, capsys):
     train(configure(tmp_path), standin.Idle())
     said = capsys.readouterr().out
@@ -377,32 +367,26 @@ def test_resuming_something_else_is_refused(tmp_path, monkeypatch):
 
 
 def test_other_code_of_a_plugin_is_not_resumed(tmp_path, monkeypatch):
-    """Its content counts, and not where it lies."""
+    """Its content counts, and that of what it imports from its folder, and not where it lies."""
     monkeypatch.setattr(sys, "path", sys.path[:])
-    plugin, copy = tmp_path / "my_plugin.py", tmp_path / "copy" / "my_copy.py"
-    copy.parent.mkdir()
-    for file in (plugin, copy):
-        file.write_text("WEIGHT = 1.0\n")
-    train(configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin))
-    train(configure(tmp_path / "out", "--max-steps", 2, "--plugin", copy))
-    plugin.write_text("WEIGHT = 3.0\n")
-    with pytest.raises(ConfigError, match=r"with other data: code of --plugin was \w+, is "):
-        train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", plugin))
-
-
-def test_what_a_plugin_imports_from_its_folder_counts_as_its_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    plugin, helper = tmp_path / "plugin_of_two.py", tmp_path / "its_helper.py"
-    plugin.write_text("import its_helper\n")
-    helper.write_text("WEIGHT = 1.0\n")
+    for folder, name in (("mine", "my_plugin"), ("copy", "my_copy")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text("import its_helper\n")
+        (tmp_path / folder / "its_helper.py").write_text("WEIGHT = 1.0\n")
+    plugin, copy = tmp_path / "mine" / "my_plugin.py", tmp_path / "copy" / "my_copy.py"
     try:
         train(configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin))
-        train(configure(tmp_path / "out", "--max-steps", 2, "--plugin", plugin))
-        helper.write_text("WEIGHT = 3.0\n")
-        with pytest.raises(ConfigError, match="with other data: code of --plugin was"):
-            train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", plugin))
+        sys.modules.pop("its_helper")
+        train(configure(tmp_path / "out", "--max-steps", 2, "--plugin", copy))
+        for file in (copy.with_name("its_helper.py"), copy):
+            text = file.read_text()
+            file.write_text(text + "WEIGHT = 3.0\n")
+            with pytest.raises(ConfigError, match=r"with other data: code of --plugin was \w+, is "):
+                train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", copy))
+            file.write_text(text)
     finally:
-        sys.modules.pop("its_helper", None), sys.modules.pop("plugin_of_two", None)
+        for name in ("its_helper", "my_plugin", "my_copy"):
+            sys.modules.pop(name, None)
 
 
 def test_so_do_packages_there_but_no_others(tmp_path, monkeypatch):
@@ -456,36 +440,35 @@ def quiet(forward, objective, protein, generator):
 
 
 def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
-    """Threads, the commit of the package and of a plugin if there is one, and the file it started from."""
-    repository = tmp_path / "mine"
-    repository.mkdir()
-    plugin = repository / "my_committed_plugin.py"
+    """The command, the options, threads, the commit of a plugin if there is one, and the file it started from."""
+    plugin = tmp_path / "my_committed_plugin.py"
     plugin.write_text("A = 1\n")
-    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@y.z"]
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y.z"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
     monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "argv", ["train.py", "--data", "my folder"])
 
-    def written(**changes):
-        options = configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin)
-        train(Namespace(**{**vars(options), **changes}))
-        return json.loads((tmp_path / "out" / "options.json").read_text())
+    def written(out: Path, **changes) -> tuple[dict, dict]:
+        options = vars(configure(out, "--max-steps", 1, "--plugin", plugin)) | changes
+        train(Namespace(**options))
+        return json.loads((out / "options.json").read_text()), options
 
     try:
-        content = written()
+        content, options = written(tmp_path / "out")
+        assert content["command"] == "train.py --data 'my folder'" and content["options"] == options
+        assert content["versions"]["torch"] == torch.__version__ and content["processes"] == "1 x cpu"
+        assert (content["data"]["samples"], content["data"]["fingerprint"]) == (40, "0123456789abcdef")
         assert {"field": "backbone", "paper": 4, "released_code": 3, "row": "9"} in content["by preset"]
         assert content["threads"] == torch.get_num_threads() and content["started_from"] is None
-        assert content["commits"][str(plugin)] == head
-        assert content["plugins"] == {str(plugin): checksum(plugin)}
+        assert content["commits"][str(plugin)] == head and content["plugins"] == {str(plugin): checksum(plugin)}
         plugin.write_text("A = 2\n")
-        (tmp_path / "out").rename(tmp_path / "before")
-        content = written(init_from="siamdiff-residue")
+        content, _ = written(tmp_path / "again", init_from="siamdiff-residue")
+        start = content["started_from"]
         assert content["commits"][str(plugin)] == f"{head}, changed"
-        assert (
-            content["started_from"]["method"] == "siamdiff-clean-partner" and content["started_from"]["steps"] == 11_628
-        )
-        assert content["started_from"]["sha256"] == checksum(find_weights("siamdiff-residue"))
+        assert (start["method"], start["steps"]) == ("siamdiff-clean-partner", 11_628)
+        assert start["sha256"] == checksum(find_weights("siamdiff-residue"))
     finally:
         sys.modules.pop("my_committed_plugin", None)
 
