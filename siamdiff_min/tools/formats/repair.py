@@ -3,7 +3,6 @@
 An atom is moved to another residue or chain only for a reason that is in the file. Without one the file is refused.
 """
 
-import math
 import string
 from collections.abc import Sequence
 from dataclasses import replace
@@ -158,32 +157,25 @@ def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
 
     None, if that is not so.
     """
-    rows = range(first, last)
-    residues = atoms.residue.texts(rows)
-    names = list(zip(residues, atoms.atom.texts(rows), atoms.altloc.texts(rows)))
-
-    # A part begins at the first row, at every N, and where the residue has another name.
-    begins = [0]
-    for i in range(1, len(names)):
-        if names[i][1] == "N" or residues[i] != residues[i - 1]:
-            begins.append(i)
-    parts = list(pairwise([*begins, len(names)]))
+    rows = np.arange(first, last)
+    name, residue, altloc = (np.array(x.texts(rows)) for x in (atoms.atom, atoms.residue, atoms.altloc))
+    starts = np.flatnonzero(name == "N")
+    if not len(starts) or starts[0]:
+        return []
+    part = np.cumsum(name == "N") - 1  # of every row
 
     # Each is a whole residue of a known type, with one place for every atom.
-    backbones = []
-    for begin, end in parts:
-        here = names[begin:end]
-        backbone = [i for i, (_, atom, _) in enumerate(here) if atom in ("N", "CA", "C")]
-        whole = {here[i][1] for i in backbone} == {"N", "CA", "C"} and len(backbone) == 3 and backbone[0] == 0
-        plain = here[0][0] in PARENT and not any(here[i][2].strip() for i in backbone)
-        if not (whole and plain and here[0][1] == "N" and len(set(here)) == len(here)):
-            return []
-        backbones.append({here[i][1]: atoms.xyz[rows[begin + i]] for i in backbone})
+    alpha, carbon = np.flatnonzero(name == "CA"), np.flatnonzero(name == "C")
+    whole = all(np.array_equal(part[own], np.arange(len(starts))) for own in (alpha, carbon))
+    plain = not any(map(str.strip, altloc[np.isin(name, ("N", "CA", "C"))])) and {*residue} <= PARENT.keys()
+    once = len({*zip(part, name, altloc)}) == len(rows)
+    if not (whole and plain and once and (residue == residue[starts][part]).all()):
+        return []
 
     # Each is bonded to the next.
-    for a, b in pairwise(backbones):
-        bond = math.dist(a["C"], b["N"])
-        step = math.dist(a["CA"], b["CA"])
-        if bond >= MAX_BOND or not MIN_CA_STEP < step < MAX_CA_STEP:
-            return []
-    return [(first + begin, first + end) for begin, end in parts]
+    xyz = atoms.xyz[first:last]
+    bond = np.linalg.norm(xyz[carbon[:-1]] - xyz[starts[1:]], axis=1)
+    step = np.linalg.norm(np.diff(xyz[alpha], axis=0), axis=1)
+    if (bond >= MAX_BOND).any() or (step <= MIN_CA_STEP).any() or (step >= MAX_CA_STEP).any():
+        return []
+    return list(pairwise([*(first + starts).tolist(), last]))
