@@ -2,6 +2,7 @@
 
 import csv
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,16 +16,11 @@ from siamdiff_min.tools.nearest.scale import fit_scale, read_scale
 ENCODER = np.array(["mine.pt", "c" * 64, "0"])
 
 
-def write_vectors(path, vectors, names=None, residues=None, chains=None, encoder=ENCODER):
+def write_vectors(path, vectors, **columns):
+    """An .npz of chains s0, s1, ... of 100 residues, but for what `columns` say."""
     count = len(vectors)
-    np.savez(
-        path,
-        id=np.array([f"s{k}" for k in range(count)] if names is None else names),
-        mean=np.array(vectors, dtype=np.float32),
-        residues=np.full(count, 100) if residues is None else np.array(residues),
-        chains=np.ones(count, dtype=int) if chains is None else np.array(chains),
-        encoder=encoder,
-    )
+    usual = {"id": [f"s{k}" for k in range(count)], "residues": [100] * count, "chains": [1] * count}
+    np.savez(path, mean=np.array(vectors, dtype=np.float32), **({**usual, "encoder": ENCODER} | columns))
     return str(path)
 
 
@@ -33,23 +29,10 @@ def scale(tmp_path):
     """10^-4c of the unrelated pairs reach a cosine of c, none 0.9; twice that cosine if both have 500 residues."""
     spread = np.ones((5, 5))
     spread[4, 4] = 2
-    path = tmp_path / "mine.npz"
-    np.savez(
-        path,
-        mean=np.zeros(3),
-        deviation=np.ones(3),
-        axes=np.zeros((1, 3)),
-        gain=np.zeros(1),
-        middle=np.zeros((5, 5)),
-        spread=spread,
-        quantiles=np.array([0.0, 0.9]),
-        chance=np.array([1, 10**-3.6]),
-        quartiles=np.array([0.0, 0.0, 0.3]),
-        encoder=ENCODER[:2],
-        chains=np.array(["x"]),
-        families=np.array(["y"]),
-    )
-    return str(path)
+    arrays = {"mean": np.zeros(3), "deviation": np.ones(3), "axes": np.zeros((1, 3)), "gain": [0], "spread": spread}
+    arrays |= {"middle": np.zeros((5, 5)), "quantiles": [0, 0.9], "chance": [1, 10**-3.6], "quartiles": [0, 0, 0.3]}
+    np.savez(tmp_path / "mine.npz", encoder=ENCODER[:2], chains=["x"], families=["y"], **arrays)
+    return str(tmp_path / "mine.npz")
 
 
 def at(cosine):
@@ -67,9 +50,9 @@ def hits(tmp_path, *argv):
 
 def test_e_is_the_size_of_the_set_times_the_share_of_unrelated_pairs(tmp_path, scale, capsys):
     """Equal ones stand in the order of the set, one name twice is two rows, and beyond the last pair E is a bound."""
-    query = write_vectors(tmp_path / "q.npz", [at(1)], ["q"])
+    query = write_vectors(tmp_path / "q.npz", [at(1)], id=["q"])
     names = ["a", "b", "b", "far", "same"]
-    among = write_vectors(tmp_path / "v.npz", [at(0.25), at(0.5), at(0.5), at(-0.5), at(1)], names)
+    among = write_vectors(tmp_path / "v.npz", [at(0.25), at(0.5), at(0.5), at(-0.5), at(1)], id=names)
     found = hits(tmp_path, query, "--among", among, "--scale", scale, "--top", "4")
     assert [row["name"] for row in found] == ["same", "b", "b", "a"]
     assert [float(row["e"]) for row in found] == pytest.approx([5 * 10**-3.6, 5e-2, 5e-2, 0.5], rel=1e-2)
@@ -81,7 +64,7 @@ def test_e_is_the_size_of_the_set_times_the_share_of_unrelated_pairs(tmp_path, s
 
 def test_a_cosine_counts_by_the_lengths_of_both(tmp_path, scale):
     """The cosine of two long chains counts as half of it; beyond 500 residues nothing changes."""
-    query = write_vectors(tmp_path / "q.npz", [at(1)], ["q"], residues=[500])
+    query = write_vectors(tmp_path / "q.npz", [at(1)], residues=[500])
     among = write_vectors(tmp_path / "v.npz", [at(0.5)] * 3, residues=[100, 500, 800])
     found = hits(tmp_path, query, "--among", among, "--scale", scale)
     assert [row["name"] for row in found] == ["s0", "s1", "s2"]
@@ -91,7 +74,7 @@ def test_a_cosine_counts_by_the_lengths_of_both(tmp_path, scale):
 def test_a_set_of_one_sort_is_told_and_counts_from_what_is_usual_in_it(tmp_path, scale):
     draw = np.random.default_rng(0)
     cosines = draw.uniform(0.5, 0.8, 300)
-    query = write_vectors(tmp_path / "q.npz", [at(1)], ["q"])
+    query = write_vectors(tmp_path / "q.npz", [at(1)], id=["q"])
     among = write_vectors(tmp_path / "v.npz", [at(c) for c in cosines])
     first = hits(tmp_path, query, "--among", among, "--scale", scale)[0]
     assert "of one sort" in first["note"] and float(first["e"]) > 10
@@ -102,14 +85,10 @@ def test_a_set_of_one_sort_is_told_and_counts_from_what_is_usual_in_it(tmp_path,
 
 def test_what_has_no_e_is_left_out_by_name(tmp_path, scale, capsys):
     """A query of two chains, and short, long and many-chained structures of the set; status 1 for the query."""
-    query = write_vectors(tmp_path / "q.npz", [at(1), at(1)], ["dimer", "q"], chains=[2, 1])
-    among = write_vectors(
-        tmp_path / "v.npz",
-        [at(0.5)] * 5,
-        ["short", "30", "800", "long", "two"],
-        [29, 30, 800, 801, 99],
-        [1, 1, 1, 1, 2],
-    )
+    query = write_vectors(tmp_path / "q.npz", [at(1), at(1)], id=["dimer", "q"], chains=[2, 1])
+    names = ["short", "30", "800", "long", "two"]
+    sizes = {"residues": [29, 30, 800, 801, 99], "chains": [1, 1, 1, 1, 2]}
+    among = write_vectors(tmp_path / "v.npz", [at(0.5)] * 5, id=names, **sizes)
     out = tmp_path / "hits.tsv"
     assert cli.run("nearest", [query, "--among", among, "--scale", scale, "--out", str(out)]) == 1
     rows = [line.split("\t") for line in out.read_text().splitlines()[1:]]
@@ -121,30 +100,27 @@ def test_what_has_no_e_is_left_out_by_name(tmp_path, scale, capsys):
 def test_what_cannot_be_compared_ends_with_a_sentence(tmp_path, scale):
     here = write_vectors(tmp_path / "v.npz", [at(1)] * 2)
     other = write_vectors(tmp_path / "o.npz", [at(1)], encoder=np.array(["mine.pt", "d" * 64, "0"]))
-    np.savez(tmp_path / "old.npz", id=["a"], mean=np.zeros((1, 3)))
-    (tmp_path / "bad.npz").write_text("no numbers")
     dimers = write_vectors(tmp_path / "d.npz", [at(1)], chains=[2])
+    old, bad, none = (str(tmp_path / name) for name in ("old.npz", "bad.npz", "none"))
+    np.savez(old, id=["a"], mean=np.zeros((1, 3)))
+    Path(bad).write_text("no numbers")
+    among = "--among", here
     for argv, kind, sentence in (
-        (["none.pdb", "--among", here], ConfigError, "none.pdb: cannot be opened"),
+        (["none.pdb", *among], ConfigError, "none.pdb: cannot be opened"),
         ([here, "--among", "none.npz"], ConfigError, "none.npz: cannot be opened"),
-        ([here, "--among", str(tmp_path / "bad.npz")], StructureError, "no vectors that can be compared"),
-        ([here, "--among", str(tmp_path / "old.npz")], StructureError, "old.npz: no vectors that can be compared"),
-        ([here, "--among", here], ConfigError, "no scale for the encoder mine.pt; siamdiff nearest --fit"),
-        ([here, "--among", here, "--scale", here], StructureError, "no scale of siamdiff nearest"),
-        ([here, "--among", here, "--scale", str(tmp_path / "none")], ConfigError, "none: cannot be opened"),
+        ([here, "--among", bad], StructureError, "no vectors that can be compared"),
+        ([here, "--among", old], StructureError, "old.npz: no vectors that can be compared"),
+        ([here, *among], ConfigError, r"no scale for the encoder mine.pt; siamdiff nearest --fit"),
+        ([here, *among, "--scale", here], StructureError, "no scale of siamdiff nearest"),
+        ([here, *among, "--scale", none], ConfigError, "none: cannot be opened"),
         ([here, "--among", other, "--scale", scale], ConfigError, "is the scale of another encoder"),
-        ([other, "--among", here, "--scale", scale], ConfigError, "are of different encoders"),
-        ([dimers, "--among", here, "--scale", scale], ConfigError, "no query is left"),
-        (["--fit", str(tmp_path / "none.tsv"), "--among", here], ConfigError, "none.tsv: cannot be opened"),
+        ([other, *among, "--scale", scale], ConfigError, "are of different encoders"),
+        ([dimers, *among, "--scale", scale], ConfigError, "no query is left"),
+        (["--fit", none, *among], ConfigError, "none: cannot be opened"),
     ):
-        with pytest.raises(kind, match=sentence.replace("(", r"\(")):
+        with pytest.raises(kind, match=sentence):
             cli.run("nearest", [*argv, "--out", str(tmp_path / "x.tsv")])
-    for argv in (
-        [here],
-        [here, "--among", here, "--fit", here],
-        ["--among", here],
-        [here, "--among", here, "--top", "0"],
-    ):
+    for argv in ([here], [here, *among, "--fit", here], among, [here, *among, "--top", "0"]):
         with pytest.raises(SystemExit):
             cli.run("nearest", argv)
 
@@ -178,7 +154,10 @@ def test_a_scale_of_ones_own_is_right_on_chains_that_it_has_not_seen(tmp_path):
         fit_scale(vectors[:198:2], lengths[:198:2], np.arange(99).astype(str), [set()] * 99)
 
 
-@pytest.mark.parametrize("encoder, most, least", [("siamdiff-residue", 0.1, 0.5), ("siamdiff-atom", 0.2, 0.2)])
+@pytest.mark.parametrize(
+    "encoder, most, least",
+    [("siamdiff-residue", 0.1, 0.5), pytest.param("siamdiff-atom", 0.2, 0.2, marks=pytest.mark.full)],
+)
 def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, most, least):
     """Of Ras, two other small GTPases, and none of three strangers. Its own chain is the first of all."""
     names = ["1HE8_A", "1I4D_A", "3CPH_B", "1GCQ_A", "1A19_A", "2WPT_A"]
