@@ -1,6 +1,6 @@
 """What the numbers of an encoder are like, for its model card.
 
-    python -m benchmarks.encoder_card siamdiff-atom siamdiff-residue
+    python -m benchmarks.encoder_card siamdiff-atom siamdiff-residue [--held-out VECTORS.npz FAMILIES.tsv]
 
 On the 30 smallest single chains of the package, for every layer: the mean norm of a residue's vector, and the effective
 rank of all of them (Roy and Vetterli 2007: the exponential of the entropy of the singular values, of centred vectors;
@@ -8,15 +8,18 @@ as large as the width where all directions are used alike). Then how far Gaussia
 residue's vector, over its mean distance from the protein's mean vector, and how often the nearest vector of the whole
 protein is still its own; and the correlation of the first principal component of mean vectors with the logarithm of
 the length, over all single chains. At atom level also: mean and lowest cosine of the mean vectors with and without 20 %
-or all of the atoms beyond the backbone.
+or all of the atoms beyond the backbone. With --held-out, what E-values of `siamdiff nearest` promise and hold, by
+`benchmarks.nearest`: the vectors of the last encoder.
 """
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 
+from benchmarks.nearest import read_held_out, table_of_e
 from benchmarks.probe import load
 from siamdiff_min.encoders import weights
 from siamdiff_min.files import console
@@ -102,8 +105,12 @@ def main(argv: list[str] | None = None) -> None:
     """Print the cards of one command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.encoder_card", description=__doc__.splitlines()[0])
     parser.add_argument("encoders", nargs="+", help="names or files, as load_encoder takes them")
-    for name in parser.parse_args(argv).encoders:
+    parser.add_argument("--held-out", type=Path, nargs=2, help="vectors of siamdiff embed, and their families")
+    args = parser.parse_args(argv)
+    for name in args.encoders:
         print("\n".join(card(name)), flush=True)
+    if args.held_out:
+        print("\n".join(table_of_e(read_held_out(*args.held_out))))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from siamdiff_min.files import console, read_rows, write_rows
 from siamdiff_min.names import BUNDLED
 from siamdiff_min.protein.constants import ONE_LETTER
 from siamdiff_min.tools.nearest import command
-from siamdiff_min.tools.nearest.scale import fit_scale, read_scale
+from siamdiff_min.tools.nearest.scale import Scale, fit_scale, read_scale
 
 SETS, LEVELS = (100, 500, 2000), (0.1, 1, 10)
 LENGTHS = (40, 60, 100, 200, 400, 801)  # residues
@@ -88,42 +89,70 @@ def false_hits(
             yield size, e, size / e * (hit * weight).sum(1) / (unrelated * weight).sum(1)
 
 
-def held_out(args: argparse.Namespace) -> None:
-    """Print false hits over what E promises, then how many relatives each score finds."""
-    arrays = command.single_chains(command.vectors_of([str(args.vectors)], ""), "set")
-    family, _, _ = read_table(args.table, arrays["id"])
-    chosen = np.isin(family, np.unique(family)[:: args.every])
-    arrays |= {name: arrays[name][chosen] for name in command.COLUMNS}
-    family, cluster, folds = read_table(args.table, arrays["id"])
-    scale = read_scale(args.scale or BUNDLED / f"{arrays['encoder'][0]}.scale.npz")
-    residues = arrays["residues"]
-    same = family[:, None] == family
-    unrelated = ~(same | share_a_fold(folds))
-    weight = np.array([1 / (family == name).sum() for name in family])
-    z = scale.whiten(arrays["mean"])
-    likeness = scale.standardise(z @ z.T, residues, residues)
-    chance = scale.probability(likeness)
+class HeldOut(NamedTuple):
+    """K chains of families that neither encoder nor scale has seen, and how alike they are."""
 
-    print(
-        f"{len(family)} chains of {len({*family})} families; false hits over E, at E <= {LEVELS}; by length at E <= 1"
-    )
-    for size, e, hits in false_hits(chance, unrelated, weight):
+    names: np.ndarray
+    mean: np.ndarray  # (K, d)
+    residues: np.ndarray
+    family: np.ndarray
+    cluster: np.ndarray
+    folds: list[set[str]]
+    scale: Scale
+    likeness: np.ndarray  # (K, K) standardised whitened cosines
+
+    @property
+    def unrelated(self) -> np.ndarray:
+        """Which pairs have neither family nor fold in common: (K, K)."""
+        return ~((self.family[:, None] == self.family) | share_a_fold(self.folds))
+
+
+def read_held_out(vectors: Path, table: Path, scale: Path | None = None, every: int = 1) -> HeldOut:
+    """The chains of an .npz, of one family in `every`; `scale` is that of the package for their encoder."""
+    arrays = command.single_chains(command.vectors_of([str(vectors)], ""), "set")
+    family, _, _ = read_table(table, arrays["id"])
+    chosen = np.isin(family, np.unique(family)[::every])
+    names, mean, residues = (arrays[name][chosen] for name in ("id", "mean", "residues"))
+    found = read_scale(scale or BUNDLED / f"{arrays['encoder'][0]}.scale.npz")
+    z = found.whiten(mean)
+    likeness = found.standardise(z @ z.T, residues, residues)
+    return HeldOut(names, mean, residues, *read_table(table, names), found, likeness)
+
+
+def table_of_e(chains: HeldOut) -> Iterator[str]:
+    """Lines: false hits over what E promises, by the size of the set and E, and at E <= 1 by length."""
+    weight = np.array([1 / (chains.family == name).sum() for name in chains.family])
+    count = f"{len(chains.names)} chains of {len({*chains.family})} families"
+    yield f"{count}; false hits over E, at E <= {LEVELS}; by length at E <= 1"
+    chance = chains.scale.probability(chains.likeness)
+    for size, e, hits in false_hits(chance, chains.unrelated, weight):
         by_length = []
         for low, high in itertools.pairwise(LENGTHS):
-            own = (residues >= low) & (residues < high)
-            by_length.append(f"{low}-{high - 1}: {np.average(hits[own], weights=weight[own]):.2f} ({own.sum()})")
-        print(size, e, f"{np.average(hits, weights=weight):.2f}", "; ".join(by_length) if e == 1 else "")
+            own = (chains.residues >= low) & (chains.residues < high)
+            if own.any():
+                by_length.append(f"{low}-{high - 1}: {np.average(hits[own], weights=weight[own]):.2f} ({own.sum()})")
+        yield f"{size} {e} {np.average(hits, weights=weight):.2f} {'; '.join(by_length) if e == 1 else ''}"
+
+
+def held_out(args: argparse.Namespace) -> None:
+    """Print false hits over what E promises, then how many relatives each score finds."""
+    chains = read_held_out(args.vectors, args.table, args.scale, args.every)
+    for line in table_of_e(chains):
+        print(line)
+    names, mean, residues, family, cluster, folds, scale, likeness = chains
+    unrelated = chains.unrelated
+    same = family[:, None] == family
     # sets of one sort
     sorts = {"below 100 residues": residues < 100}
     if args.structures:
-        sorts["over 65 % helix"] = np.array([helical(args.structures / f"{name}.pdb") for name in arrays["id"]]) > 0.65
-    for name, own in sorts.items():
+        sorts["over 65 % helix"] = np.array([helical(args.structures / f"{name}.pdb") for name in names]) > 0.65
+    for sort, own in sorts.items():
         inner = np.ix_(own, own)
         lowered, told = command.against_usual(scale, likeness[inner])
         hit = scale.probability(lowered) <= 1 / own.sum()
         hits = (hit & unrelated[inner]).sum(1).mean() * own.sum() / unrelated[inner].sum(1).mean()
         share = f"{hits:.2f} false hits at E <= 1; {told.mean():.0%} of the queries are told so"
-        print(f"set of {own.sum()} chains {name}: {share}")
+        print(f"set of {own.sum()} chains {sort}: {share}")
 
     # what each score finds at the level that one stranger in 500 reaches
     same &= ~np.eye(len(same), dtype=bool)
@@ -136,11 +165,11 @@ def held_out(args: argparse.Namespace) -> None:
     print(
         f"pairs: {counts}; score: queries with a relative that find one, its nearest is a relative, shares of the pairs"
     )
-    say("whitened, E <= 1 of 500", -chance, -1 / 500, kinds)
-    x = arrays["mean"].astype(float)
+    say("whitened, E <= 1 of 500", -scale.probability(likeness), -1 / 500, kinds)
+    x = mean.astype(float)
     scores = {"whitened": likeness, "standardised cosine": cosine((x - x.mean(0)) / x.std(0)), "cosine": cosine(x)}
     if args.structures:
-        scores |= other_scores([args.structures / f"{name}.pdb" for name in arrays["id"]])
+        scores |= other_scores([args.structures / f"{name}.pdb" for name in names])
     for name, score in scores.items():
         say(name, score, np.quantile(score[unrelated], 1 - 1 / 500), kinds)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import siamdiff_min
+from benchmarks.nearest import read_held_out, table_of_e
 from siamdiff_min import cli
 from siamdiff_min.files import ConfigError, SiamDiffError, StructureError
 from siamdiff_min.reading.sources import bundle_path
@@ -169,6 +170,15 @@ def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, 
     assert [row["name"] for row in found[:1]] == names[:1] and {row["name"] for row in found[1:3]} == {*names[1:3]}
     e = [float(row["e"]) for row in found]
     assert max(e[:3]) < most and min(e[3:]) > least and float(found[0]["cosine"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("families, value", [("aabc", "0.00"), ("abcd", "166.67")])
+def test_the_table_of_e_counts_hits_of_other_families_alone(tmp_path, scale, families, value):
+    """Two of four chains are the same: a sixth of the pairs of two families are hits, where a thousandth is promised."""
+    vectors = write_vectors(tmp_path / "v.npz", [at(1), at(1), at(0), at(-1)])
+    (tmp_path / "f.tsv").write_text("name\tfamily\n" + "".join(f"s{k}\t{name}\n" for k, name in enumerate(families)))
+    head, first, *_ = table_of_e(read_held_out(Path(vectors), tmp_path / "f.tsv", Path(scale)))
+    assert head.startswith(f"4 chains of {len({*families})} families") and first.split() == ["100", "0.1", value]
 
 
 def test_whitened_vectors_have_length_one():
