@@ -174,7 +174,7 @@ def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, 
 
 @pytest.mark.parametrize("families, value", [("aabc", "0.00"), ("abcd", "166.67")])
 def test_the_table_of_e_counts_hits_of_other_families_alone(tmp_path, scale, families, value):
-    """Two of four chains are the same: a sixth of the pairs of two families are hits, where a thousandth is promised."""
+    """Two of four chains are the same: a sixth of the pairs of two families are hits, .001 is promised."""
     vectors = write_vectors(tmp_path / "v.npz", [at(1), at(1), at(0), at(-1)])
     (tmp_path / "f.tsv").write_text("name\tfamily\n" + "".join(f"s{k}\t{name}\n" for k, name in enumerate(families)))
     head, first, *_ = table_of_e(read_held_out(Path(vectors), tmp_path / "f.tsv", Path(scale)))

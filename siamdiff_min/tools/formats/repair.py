@@ -165,17 +165,20 @@ def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
     part = np.cumsum(name == "N") - 1  # of every row
 
     # Each is a whole residue of a known type, with one place for every atom.
-    alpha, carbon = np.flatnonzero(name == "CA"), np.flatnonzero(name == "C")
-    whole = all(np.array_equal(part[own], np.arange(len(starts))) for own in (alpha, carbon))
-    plain = not any(map(str.strip, altloc[np.isin(name, ("N", "CA", "C"))])) and {*residue} <= PARENT.keys()
-    once = len({*zip(part, name, altloc)}) == len(rows)
-    if not (whole and plain and once and (residue == residue[starts][part]).all()):
+    alpha = np.flatnonzero(name == "CA")
+    carbon = np.flatnonzero(name == "C")
+    each = np.arange(len(starts))
+    whole = np.array_equal(part[alpha], each) and np.array_equal(part[carbon], each)
+    of_backbone = altloc[np.isin(name, ("N", "CA", "C"))]
+    alternatives = any(map(str.strip, of_backbone)) or len({*zip(part, name, altloc)}) < len(rows)
+    known = {*residue} <= PARENT.keys() and (residue == residue[starts][part]).all()
+    if alternatives or not (whole and known):
         return []
 
     # Each is bonded to the next.
     xyz = atoms.xyz[first:last]
     bond = np.linalg.norm(xyz[carbon[:-1]] - xyz[starts[1:]], axis=1)
     step = np.linalg.norm(np.diff(xyz[alpha], axis=0), axis=1)
-    if (bond >= MAX_BOND).any() or (step <= MIN_CA_STEP).any() or (step >= MAX_CA_STEP).any():
-        return []
-    return list(pairwise([*(first + starts).tolist(), last]))
+    bonded = (bond < MAX_BOND) & (step > MIN_CA_STEP) & (step < MAX_CA_STEP)
+    ends = [*(first + starts), last]
+    return list(pairwise(ends)) if bonded.all() else []
