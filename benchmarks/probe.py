@@ -48,6 +48,7 @@ from siamdiff_min.protein.constants import CA, NUM_RESIDUE_TYPES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.structure import Structure, join
+from siamdiff_min.tools.build import chains_of
 
 SPLITS = ("train", "val", "test")
 KIND = {"structure": "class", "contacts": "number", "longrange": "number", "exposure": "number", "masked": "class"}
@@ -85,7 +86,7 @@ class Item:
 
 def sides(structure: Structure, partners: str) -> list[Structure]:
     """The two sides of a complex; `partners` names their chains, as in "A:B"."""
-    chains = structure.chains().items()
+    chains = chains_of(structure).items()
     return [join([chain for name, chain in chains if name in names]) for names in partners.split(":")]
 
 

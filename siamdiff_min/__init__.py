@@ -62,6 +62,7 @@ PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for
     "foldcomp_text": ".tools.formats.foldcomp",
     "from_atom37": ".tools.formats.arrays",
     "from_ca": ".tools.formats.arrays",
+    "chains_of": ".tools.build",
     "check_plausible": ".tools.formats.plausible",
     **dict.fromkeys(("looks_right", "is_different"), ".tools.formats.content"),
     **dict.fromkeys(("told_by_tables", "plddt_by_residue", "plddt_of"), ".tools.formats.plddt"),

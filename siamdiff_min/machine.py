@@ -142,10 +142,7 @@ def no_memory_left(error: BaseException) -> bool:
 
 
 def begin_worker(number: int = 0) -> None:
-    """In a process that works for another one: end with it, however it ends, and send it tensors as arrays.
-
-    torch would put each tensor into a file in /dev/shm, which is often small.
-    """
+    """In a process that works for another: end with it, and send tensors as arrays, as /dev/shm is often small."""
     import torch
 
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()

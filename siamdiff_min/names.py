@@ -61,10 +61,7 @@ def find_weights(name: str | Path) -> Path:
 
 
 def check_there(options: Namespace) -> None:
-    """Raise ConfigError for the first file or folder that these options of a command name and that is not there.
-
-    A set of a plugin may mean something else by its --data.
-    """
+    """Raise ConfigError for the first file that options name and that is not there, unless a plugin may make it."""
     if getattr(options, "plugin", None):
         return
     for name in PATHS:

@@ -75,10 +75,7 @@ def fmax(prediction: np.ndarray, target: np.ndarray) -> float:
 
 @metric("max")
 def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Area under the precision-recall curve over all entries alike (micro average), as average precision.
-
-    prediction and target have the same shape: (B,), or (B, C) for EC. nan if all targets are of one class.
-    """
+    """Average precision (area under the precision-recall curve) of all entries, (B,) or (B, C); nan for one class."""
     from sklearn.metrics import average_precision_score  # it loads scipy, for a second that most commands need not wait
 
     return average_precision_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
@@ -153,10 +150,7 @@ def mae(prediction: np.ndarray, target: np.ndarray) -> float:
 
 @metric("max")
 def accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Share of rows of prediction (K, C) whose largest entry, the first of equals, is at target (K,), a class index.
-
-    Of two classes, 0 and 1, prediction (K,) may be the probability of 1 alone.
-    """
+    """Share of rows (K, C) whose largest entry, the first of equals, is at target (K,); of (K,) 0.5 decides."""
     chosen = prediction.argmax(1) if prediction.ndim == 2 else prediction > 0.5
     return (chosen == target).mean()
 

@@ -190,10 +190,7 @@ class ESM2(nn.Module):
 
 
 class ESMGearNet(Encoder):
-    """GearNet with ESM's representations of the residues as node features. The output is ESM's, then GearNet's.
-
-    Messages between edges, `num_angle_bins`, are ours (differences.md, row 33).
-    """
+    """GearNet on ESM's representations; gives both. `num_angle_bins` are ours (differences.md, row 33)."""
 
     has_esm = True
 
@@ -209,10 +206,7 @@ class ESMGearNet(Encoder):
         return {f"esm.{name}": ESM_LR_FACTOR for name, _ in self.esm.named_parameters()}
 
     def forward(self, protein: Protein, graph: Graph | None = None) -> Encoding:
-        """Encode a batch. `graph` (default: the builder's) gives edges; its node one-hots are not used.
-
-        The vector of a protein is ESM's mean beside GearNet's sum.
-        """
+        """Encode a batch; `graph` gives edges alone. The vector of a protein is ESM's mean beside GearNet's sum."""
         protein, graph = self.with_graph(protein, graph)
         h = self.esm(protein)  # (R, width)
         of_node = h.index_select(0, protein.atom_residue)

@@ -75,10 +75,7 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> No
 
 
 def write_weights(path: Path, file_format: str, content: dict) -> None:
-    """Write a file of weights; whatever happens, `path` is the old file or the complete new one.
-
-    Raises WriteError, and SiamDiffError if the weights are not finite: nobody could use them.
-    """
+    """Write a file of weights, wholly or not at all. WriteError; SiamDiffError if they are not finite."""
     state = {name: tensor.cpu() for name, tensor in content.get(WEIGHTS[file_format], {}).items()}
     for name, tensor in state.items():
         if not tensor.isfinite().all():
@@ -222,10 +219,7 @@ def load_encoder(name: str | Path, device: str = "auto") -> Encoder:
 
 
 def follow_file(encoder: Encoder, content: dict, source: str) -> bool:
-    """Build graphs as the encoder of this file did; whether they differ from those of the preset as it is here.
-
-    A plugin may have changed the preset when the file was written. Files of 0.4 and before hold no conventions.
-    """
+    """Build graphs as this file's encoder did: a plugin may have changed the preset. Whether they differ from it."""
     before = encoder.builder.conventions
     try:
         conventions = replace(before, **content.get("conventions", {}))

@@ -29,10 +29,7 @@ def _tables(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def chi_atoms(protein: Protein) -> tuple[Tensor, Tensor]:
-    """Atoms that define chi 1..4 of every residue: indices (R, 4, 4), and `defined` (R, 4).
-
-    The index is -1 for a missing atom. A chi is defined if its four atoms are there and all earlier chi are defined.
-    """
+    """The atoms of chi 1..4 (R, 4, 4), -1 where missing; and (R, 4) whether a chi and all before have theirs."""
     device = protein.pos.device
     chi, _, _ = _tables(device)
     slots = len(ATOM_NAMES) + 1

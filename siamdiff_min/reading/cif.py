@@ -131,10 +131,7 @@ class _Parser(MMCIF2Dict):
 
 
 def tables_in(text: str) -> Iterator[tuple[list[str], int, int]]:
-    """The names of the columns of every table of a text, and where its rows begin and end.
-
-    Its rows begin on a line of their own. What looks like a table within a text is none.
-    """
+    """Names of columns of every table in a text, and where its rows, on lines of their own, begin and end."""
     done = 0
     in_text = False  # between two lines that begin with ;
     for header in _HEADER.finditer(text):

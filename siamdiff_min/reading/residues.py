@@ -30,10 +30,7 @@ class Residues:
         self.chain = atoms.chain.index[alpha]
 
     def in_chains(self, counts: Counter) -> Residues:
-        """The residues without free amino acids. `counts` is told of these, and of modified residues.
-
-        A HETATM or a modified residue must be bonded to a residue next to it, in the file or by number.
-        """
+        """Those bonded in file or by number, if HETATM or modified. `counts` is told of modified and free ones."""
         modified = self.name.where(MODIFIED.__contains__)
         doubtful = np.flatnonzero(modified | self.atoms.hetero[self.alpha])
         if not len(doubtful):

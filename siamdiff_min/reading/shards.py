@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import StoreError, StructureError, UnwantedError
+from ..files import StoreError, StructureError, UnwantedError, part
 from ..protein.constants import BACKBONE, MAX_MISSING
 from ..protein.protein import Protein
 from .columns import changes
@@ -124,7 +124,7 @@ def pack_shard(sources: Sequence, answers: Sequence[Structure | StructureError],
             outcome = "skipped" if isinstance(answer, UnwantedError) else "failed"
             failures.append((source.name, outcome, answer.reason, answer.path, answer.detail))
         elif each_chain:
-            named += [(f"{source.name}_{chain}", part) for chain, part in answer.chains().items()]
+            named += [(f"{source.name}_{chain}", part_of) for chain, part_of in part("chains_of")(answer).items()]
         else:
             named.append((source.name, answer))
     structures = [structure for _, structure in named]

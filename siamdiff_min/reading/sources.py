@@ -290,10 +290,7 @@ def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[s
 
 
 def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
-    """One source for every structure, each with a name of its own; and the other files, with the reason.
-
-    If no file has the ending of a structure file, their content tells which ones are.
-    """
+    """One source for every structure, with a name of its own; and the other files, with the reason."""
     candidates: list[tuple[str, Source]] = []
     skipped: list[tuple[str, str]] = []
     by_content = not any(ending_of(inside) for inside, _ in files)
@@ -313,18 +310,21 @@ def one_of_each(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tup
 
     Of several files of one structure the first one of ENDINGS counts. A file of another structure keeps its ending.
     """
-    candidates = []  # row in ENDINGS, path, source
-    for inside, source in files:
-        ending = ending_of(inside)
-        path = os.path.normpath(f"/./{inside}")[1:]  # no name leads out of the data
-        candidates.append((ENDINGS.index(ending) if ending else 0, path, source))
+    named = [
+        (os.path.normpath(f"/./{inside}")[1:], source) for inside, source in files
+    ]  # no name leads out of the data
+
+    def place(item: tuple[str, Source]) -> tuple:
+        path, source = item
+        ending = ending_of(path)
+        return ENDINGS.index(ending) if ending else 0, without_ending(path), source.offset
 
     chosen: dict[str, Source] = {}
     of_stem: dict[str, list[Source]] = {}
     alike: Counter = Counter()  # files of an archive that another file's structure is in
     skipped: list[tuple[str, str]] = []
     is_different = part_or_none("is_different")
-    for _, path, source in sorted(candidates, key=lambda item: (item[0], without_ending(item[1]), item[2].offset)):
+    for path, source in sorted(named, key=place):
         stem = without_ending(path)
         others = of_stem.setdefault(stem, [])
         if others:

@@ -1,6 +1,5 @@
 """What a reader returns: a `Structure`, which is a protein with the names and counts that its file gave."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,22 +38,6 @@ class Structure:
             sides = [self.protein.crop(0, first), self.protein.crop(first, self.protein.num_residues)]
         for side in sides:
             check_protein(path, side, self.chain_names)
-
-    def chains(self) -> dict[str, "Structure"]:
-        """Every chain as a structure of its own, by its id. What was left out is counted with the first."""
-        found, dropped = {}, self.dropped
-        for number, name in enumerate(self.chain_names):
-            ours = self.protein.chain == number
-            protein = self.protein.select_residues(ours)
-            protein = replace(protein, chain=torch.zeros_like(protein.chain))
-            plddt, of_residues = self.plddt, self.residue_plddt
-            if of_residues is not None:
-                of_residues = of_residues[ours.numpy()]
-                there = of_residues[~np.isnan(of_residues)].tolist()
-                plddt = math.fsum(there) / len(there) if there else math.nan
-            found[name] = Structure(protein, (name,), dropped, plddt=plddt, residue_plddt=of_residues)
-            dropped = Counter()
-        return found
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -227,10 +227,7 @@ _MUTATION = re.compile(r"([A-Z])(\S)(-?[0-9]{1,9})([A-Za-z]?)([A-Z])")  # wild t
 
 
 def _read_msp(path: str, item: dict) -> Structure:
-    """Mutation stability prediction: a complex, its mutant, and whether the mutation stabilises it.
-
-    The id ends with the mutations, joined by commas: `2VLO_A_B_AB95K` has Ala 95 of chain B replaced by Lys.
-    """
+    """MSP: a complex, its mutant, does it stabilise? 2VLO_A_B_AB95K: Ala 95 of chain B is replaced by Lys."""
     name = item["id"]
     stabilised = str(item["label"])
     if stabilised not in ("0", "1"):

@@ -225,10 +225,7 @@ class EnvironmentSamples(Samples):
 
 
 class InterfaceSamples(Samples):
-    """PIP: two residues of two proteins, each in its surroundings of 30 angstrom, and whether they touch (1.0) or not.
-
-    For every complex up to 10 of its positive pairs and as many others, drawn anew in every epoch.
-    """
+    """PIP: do two residues touch (1.0)? Each in 30 angstrom of surroundings; up to 10 pairs and others an epoch."""
 
     positives = 10  # of a complex and epoch (App. D)
     radius = 30.0  # angstrom around the CA
@@ -303,10 +300,7 @@ def _with_atoms(protein: Protein, keep: Tensor, centre: int) -> tuple[Protein, T
 
 
 def pack_lists(lists: Sequence[np.ndarray]) -> dict:
-    """The labels `ends` and `packed` of some lists of atoms (rows). 440 atoms take 80 bytes, in place of four for each.
-
-    Atoms of a residue follow each other, so nearly all steps from row to row are 1.
-    """
+    """Labels `ends` and `packed` of lists of atoms (rows): nearly all steps are 1, so 440 atoms take 80 bytes."""
     packed = [zlib.compress(np.diff(rows, prepend=0).astype("<i4").tobytes()) for rows in lists]
     together = np.frombuffer(bytearray(b"".join(packed)), np.uint8)
     return {"ends": list(accumulate(map(len, packed))), "packed": torch.from_numpy(together)}

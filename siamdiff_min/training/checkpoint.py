@@ -37,10 +37,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict] | None:
-    """The newest whole checkpoint, and its content. Damaged ones are passed over, and `say` is told of them.
-
-    Raises CheckpointError if checkpoints exist and none is whole: starting anew silently would hide a loss.
-    """
+    """The newest whole checkpoint; `say` is told of damaged ones. CheckpointError if there are only such."""
     paths = checkpoints(folder)
     for path in paths:
         try:

@@ -77,10 +77,7 @@ LR_DECAYS: dict[str, Callable[[int, int], float] | None] = {"none": None, "cosin
 
 
 def by_preset(config: Namespace, subject: str) -> tuple[Mapping, ...]:
-    """What the size, the number of epochs and the row of Table 5 or 6 give a run; the first that has an option counts.
-
-    `subject` is "method" or "task". Raises ConfigError for a level or method without a row.
-    """
+    """What size and preset give a "method" or "task", the first first. ConfigError without a row in Table 5 or 6."""
     chosen = getattr(config, subject)  # a task of a plugin needs no row
     rows = TABLE_6.get(chosen, TABLE_6["psr"]) if subject == "task" else TABLE_5.get(chosen, {})
     if config.level not in rows:

@@ -78,10 +78,7 @@ class Ranks:
 
 
 def local_rank(rank: int, count: int) -> int:
-    """Which of the `count` GPUs that this process sees is its own.
-
-    torchrun says so. If RANK was set by hand, SLURM may, or the processes of a machine follow each other.
-    """
+    """Which of `count` GPUs is ours: torchrun says so, SLURM may; without both, processes follow each other."""
     told = os.environ.get("LOCAL_RANK")
     return int(told) if told else int(os.environ.get("SLURM_LOCALID") or rank) % count
 
@@ -106,10 +103,7 @@ def impatient(rank: int, world: int) -> Iterator[None]:
 def launch(
     device: str = "auto", threads: int | None = None, deterministic: bool = False, amp: str = "off"
 ) -> Iterator[Ranks]:
-    """The processes of this run, connected for as long as the context lasts.
-
-    Raises ConfigError without the GPU; SiamDiffError if another process, or one that loads data, has ended or hangs.
-    """
+    """The processes of this run, while the context lasts. ConfigError without GPU, SiamDiffError if one ends."""
     world = world_size()
     rank = int(os.environ["RANK"]) if world > 1 else 0
     if threads:

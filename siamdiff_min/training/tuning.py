@@ -92,10 +92,7 @@ def load_best(task: Task, path: str, notes: Sequence[str]) -> dict:
 
 
 def calibrate(config: Namespace, task: Task, dataset, ranks: Ranks) -> None:
-    """Measure the means and variances of batch norm over 100 training batches, for a frozen encoder without training.
-
-    With mean 0 and variance 1 instead, values would grow from layer to layer. All processes see the same batches.
-    """
+    """Measure batch norm over 100 batches, for a frozen encoder without training: else values grow by layers."""
     batches = epoch_batches(len(dataset), config.batch_size, config.seed, 0)[:100]
     keys = [[(0, int(i)) for i in batch] for batch in batches]
     with closing(load_batches(dataset, keys, config, ranks.device)) as loaded:

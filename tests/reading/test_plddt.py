@@ -11,6 +11,7 @@ from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import bundle_path
 from siamdiff_min.reading.store import open_store
+from siamdiff_min.tools.build import chains_of
 
 MMCIF = """data_x
 loop_
@@ -116,7 +117,7 @@ def test_every_residue_has_its_own():
         assert read_structure("x", text).residue_plddt is None
 
     moved = [f"{x[:21]}B{x[22:30]}{float(x[30:38]) + 60:8.3f}{x[38:60]} 30.00{x[66:]}\n" for x in HALF.splitlines()]
-    chains = read_structure("x", HALF + "".join(moved)).chains()
+    chains = chains_of(read_structure("x", HALF + "".join(moved)))
     assert {name: part.plddt for name, part in chains.items()} == {"A": 70, "B": 30}
     assert chains["A"].residue_plddt.tolist() == half and chains["B"].residue_plddt.tolist() == [30] * 58
 

@@ -29,6 +29,7 @@ from siamdiff_min.protein.constants import ATOM_NAMES
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import Source, bundle_path
 from siamdiff_min.tools import color
+from siamdiff_min.tools.build import chains_of
 from siamdiff_min.tools.embed import command as embed
 from siamdiff_min.tools.embed.command import Embedder
 from siamdiff_min.tools.embed.embedder import incomplete
@@ -348,7 +349,7 @@ def test_every_chain_alone(weights, tmp_path, files, capsys):
     assert embed_here(tmp_path / "two.pdb", tmp_path / "bad.pdb", *options) == 1
     assert "seen 3 = embedded 2 + skipped 0 + failed 1" in capsys.readouterr().out
     found = columns(tmp_path / "e.npz")
-    parts = read_structure(tmp_path / "two.pdb").chains()
+    parts = chains_of(read_structure(tmp_path / "two.pdb"))
     assert found["id"] == ["two_A", "two_B"] and [*parts] == ["A", "B"] == [*dict.fromkeys(found["residue_chain"])]
     expected = siamdiff_min.load_encoder(weights, "cpu").embed(*parts.values())
     assert np.array_equal(np.array(found["mean"], np.float32), [e.mean for e in expected])

@@ -30,6 +30,7 @@ from ...reading.endings import ARCHIVES
 from ...reading.pool import read_all, read_source
 from ...reading.sources import Source, one_of_each
 from ...reading.structure import left_out
+from ..build import chains_of
 from ..formats.plddt import confident_files
 from .embedder import Embedder, count_reasons, nothing_in
 from .vector_files import Kept, check_out, identity, write_table
@@ -61,7 +62,7 @@ class Job:
         for source, structure, of_source in zip(sources, structures, found):
             if of_source:
                 continue
-            parts = structure.chains() if self.each_chain else {"": structure}
+            parts = chains_of(structure) if self.each_chain else {"": structure}
             for chain, part in parts.items():
                 pieces.append((f"{source}_{chain}" if chain else str(source), part))
                 owners.append(of_source)
