@@ -84,7 +84,7 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, f"row 2: '1.5 \u00b0C' {NUMBERS}"),
     "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, f"row 2: '1,5 ± 0,3' {NUMBERS}"),
     'name,value\na,"1,250"\nb,980': (None, "is '1,250' a decimal comma.*: write all without commas"),
-    '"name" "value"\n"1" "a" 5\n"2" "b" 6': (None, "blanks set its cells apart"),
+    '"name" "value"\n"1" "a" 5\n"2" "b" 6': (None, "expected after"),
     "name,value\na,1\nb,-nan": (None, "row 3: '-nan' is no value for regression"),
     "name,value\na,1\nb,3.5e38": (None, "row 3: '3.5e38' is no value"),
 }

@@ -7,18 +7,20 @@ from contextlib import contextmanager
 from ...files import StructureError
 
 SHOWN = 3  # of each kind
+LONGEST = 300  # letters of a fault: a cell may hold any text
 
 
 class Faults:
-    """What is wrong with the table of a file, as it is read."""
+    """What is wrong with the table of a file, as it is read, and notes on what may not be meant."""
 
     def __init__(self, path):
         self.path = path
         self.found: dict[str, list[str]] = defaultdict(list)
+        self.notes: list[str] = []
 
     def add(self, kind: str, fault: str) -> None:
         """Keep a fault, to go on with others."""
-        self.found[kind].append(fault)
+        self.found[kind].append(fault[:LONGEST])
 
     @contextmanager
     def of(self, kind: str) -> Iterator[None]:

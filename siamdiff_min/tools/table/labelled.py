@@ -41,7 +41,7 @@ class TableData(LabelledData):
             self.groups.extend(groups_of(store, self.labels, self.family_of))
         copies, family = self.groups
         split_of = split_by_sequence(family, self.split_of)
-        if len(set(split_of.values())) < len(SPLITS) and not any(self.split_of.values()):
+        if not any(self.split_of.values()) and {*split_of.values()} < {*SPLITS}:
             split_of = split_by_sequence(copies, self.split_of)
         chosen = {name: rows for name, rows in self.labels.items() if split_of[name] == split}
         if not chosen:

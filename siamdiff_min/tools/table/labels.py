@@ -89,19 +89,13 @@ def read_spreadsheet(path) -> dict[int, list[str]]:
         data = Path(path).read_bytes()
     if data.startswith((b"PK\3\4", b"\xd0\xcf\x11\xe0")):
         raise StructureError(path, "a workbook, not text", "save it as CSV")
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = data.decode("utf-16", errors="replace")
-    else:
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode("cp1252", errors="replace")
-    first = next(iter(text.strip().splitlines()), "")
-    separator = "\t" if "\t" in first else max("\t;,", key=first.count)
-    if separator not in first and '" "' in first:  # as write.table of R
-        detail = "blanks set its cells apart, in place of tabs, semicolons or commas"
-        raise StructureError(path, "malformed table", detail)
-    return read_rows(path, separator, text)
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", errors="replace")
+    first = re.split("[\r\n]", text.strip(), maxsplit=1)[0]
+    return read_rows(path, "\t" if "\t" in first else max("\t;,", key=first.count), text)
 
 
 def read_table(
@@ -131,8 +125,6 @@ def read_table(
         # Which columns hold names and values?
         titles, lines = _by_title(rows, faults)
         title_of = {title.lower(): title for title in reversed(titles) if title}
-        if "group" in title_of:
-            title_of.setdefault("family", title_of["group"])
         names = name_column or title_of.get("name", titles[0])
         columns = value_column or [title_of.get("value", "value")]
         wrong = [title for title in (names, *columns) if titles.count(title) != 1]
@@ -142,36 +134,38 @@ def read_table(
         if wrong:
             faults.check()
 
-        # The values of every row.
+        # And what these are of? Without chains a column `number` counts something else.
+        others = {key: title for key, title in title_of.items() if title not in (names, *columns)}
+        if "group" in others:
+            others.setdefault("family", others["group"])
+        known = ["chain", "split", "family"]
+        if {"chain", "number"} <= others.keys():
+            known += ["number", "residue"]
+        used = {"name": names} | {key: others[key] for key in known if key in others}
+        unread = [title for title in titles if title and title not in {*columns, *used.values()}]
+        if unread:
+            faults.notes.append(f"columns that are not read: {', '.join(unread)}")
+
+        # The values of every row, and what each is of.
         cells = {column: {number: line[column] for number, line in lines.items()} for column in columns}
         words = {squeezed(word) for word in missing or ()}
         kind = kind or kind_of(cells, words)
-        if kind in CLASSES and len(columns) > 1:
-            raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
-        values, about, notes = read_values(cells, kind, words, faults, odd=not keep_repeats)
         classes = tuple(columns) if len(columns) > 1 else ()
+        if kind in CLASSES and classes:
+            raise ValueError(f"several value columns must hold numbers, {kind} cannot be in {', '.join(columns)}")
+        values, about = read_values(cells, kind, words, faults, odd=not keep_repeats)
         if kind in CLASSES:
             classes = tuple(sorted(count_classes(values.values())))
-
-        # What the values are of. Without chains a column `number` counts something else.
-        known = ["chain", "split", "family"]
-        if {"chain", "number"} <= title_of.keys():
-            known += ["number", "residue"]
-        used = {key: title_of[key] for key in known if title_of.get(key, names) not in (names, *columns)}
         labelled = []
         for number, value in values.items():
-            labelled += _row(number, lines[number], names, used, value, faults)
-        unread = [title for title in titles if title and title not in {names, *columns, *used.values()}]
-        if unread:
-            notes.insert(0, f"columns that are not read: {', '.join(unread)}")
+            labelled += _row(number, lines[number], used, value, faults)
         if not keep_repeats:
-            labelled, repeats = _merge_repeats(labelled, unread, kind, faults)
-            notes += repeats
+            labelled = _merge_repeats(labelled, unread, kind, faults)
         faults.check()
     options: dict = {"column": ", ".join(columns)} if value_column else {}
     if len(columns) > 1:
         options["properties"] = columns
-    return Table(kind, labelled, classes, options, about, notes)
+    return Table(kind, labelled, classes, options, about, faults.notes)
 
 
 def _by_title(rows: Mapping[int, Sequence[str]], faults: Faults) -> tuple[Sequence[str], dict[int, dict[str, str]]]:
@@ -183,13 +177,13 @@ def _by_title(rows: Mapping[int, Sequence[str]], faults: Faults) -> tuple[Sequen
     lines = {}
     for number, cells in others:
         if len(cells) < width or any(cells[width:]):
-            faults.add("width", f"row {number} has {len(cells)} columns of {width}: {cells!r:.100}")
+            faults.add("width", f"row {number} has {len(cells)} columns of {width}: {cells!r}")
         else:
             lines[number] = dict(zip(titles, cells))
     return titles, lines
 
 
-def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, str], value, faults: Faults) -> list[Row]:
+def _row(number: int, line: Mapping[str, str], used: Mapping[str, str], value, faults: Faults) -> list[Row]:
     """A row with its label, if there are no faults."""
     cell = defaultdict(str, {key: line[title] for key, title in used.items()})
     place = cell["number"].removesuffix(".0")  # as pandas writes whole numbers beside a gap
@@ -197,23 +191,21 @@ def _row(number: int, line: Mapping[str, str], names: str, used: Mapping[str, st
     letter = ONE_LETTER[RESIDUE_INDEX[PARENT[residue]]] if residue in PARENT else residue
     split = cell["split"].lower()
     wrong = {
-        "without a name": not line[names],
+        "without a name": not cell["name"],
         "of no residue that we know": letter and letter not in ONE_LETTER,
         "without a residue number": "number" in used and not re.fullmatch("-?[0-9]+[A-Za-z]?", place),
         "of no split, expected train, valid or test": split not in SPLIT_OF,
     }
     for reason, applies in wrong.items():
         if applies:
-            faults.add(reason, f"row {number} is {reason}: {[*line.values()]!r:.100}")
+            faults.add(reason, f"row {number} is {reason}: {[*line.values()]!r}")
     if any(wrong.values()):
         return []
-    return [Row(number, line[names], cell["chain"], place, letter, SPLIT_OF[split], value, cell["family"])]
+    return [Row(number, cell["name"], cell["chain"], place, letter, SPLIT_OF[split], value, cell["family"])]
 
 
-def _merge_repeats(
-    rows: Sequence[Row], unread: Sequence[str], kind: str, faults: Faults
-) -> tuple[list[Row], list[str]]:
-    """One row for each structure or residue, in place of several the mean of their numbers; a note.
+def _merge_repeats(rows: Sequence[Row], unread: Sequence[str], kind: str, faults: Faults) -> list[Row]:
+    """One row for each structure or residue, in place of several the mean of their numbers.
 
     Faults are repeats with different classes or splits, 0 and 1, and a column that is not read but may tell them apart.
     """
@@ -230,16 +222,17 @@ def _merge_repeats(
         if len(same) == 1:
             continue
         repeats += same
-        which = f"rows {', '.join(str(row.number) for row in same[:5])} are of {first.name:.100} {first.place}".rstrip()
+        which = f"rows {', '.join(str(row.number) for row in same)} are of {first.name} {first.place}".rstrip()
         said = {(row.split, row.family, str(row.value) if kind in CLASSES else "") for row in same}
         if len(said) > 1 or (kind == "binary" and any(0 < x < 1 for x in np.ravel(value))):
             faults.add("repeats", f"{which}, but differ: keep one (--kind regression learns the mean of 0 and 1)")
         for title in telling:
             faults.add("titles", f"{which}: labels of residues need columns 'chain' and 'number', there is {title!r}")
-    if not repeats:
-        return merged, []
-    count = len(merged) - len(rows) + len(repeats)
-    return merged, [f"{len(repeats)} rows are repeats, of {count} structures or residues: their mean is taken"]
+    if repeats:
+        count = len(merged) - len(rows) + len(repeats)
+        of = f"{len(repeats)} rows are repeats, of {count} structures or residues"
+        faults.notes.append(f"{of}: their mean is taken")
+    return merged
 
 
 def _mean(values: Sequence[float | list]) -> float | list:

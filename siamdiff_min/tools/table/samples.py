@@ -45,7 +45,7 @@ class TableSamples(ValueSamples):
 
     @property
     def num_targets(self) -> int:
-        return sum(len(self.labels(i)["values"]) for i in range(len(self)))
+        return len(self.targets())
 
 
 class UnlabelledResidues(Unlabelled):

@@ -108,7 +108,7 @@ def _by_name(
         labels[name].append(row)
         first = known.setdefault((name, row.chain, row.place), row)
         if first is not row:
-            faults.add("twice", f"row {row.number} is of {name:.100}, like row {first.number}: give their mean in one")
+            faults.add("twice", f"row {row.number} is of {name}, like row {first.number}: give their mean in one")
     return labels
 
 
@@ -138,5 +138,5 @@ def _same_for_all(labels: Mapping[str, Sequence[Row]], field: str, faults: Fault
     for name, rows in labels.items():
         found[name], *others = {getattr(row, field) for row in rows}
         if others:
-            faults.add(field, f"{name:.100} has more than one {field}")
+            faults.add(field, f"{name} has more than one {field}")
     return found

@@ -63,13 +63,13 @@ def kind_of(cells: Mapping[str, Column], words: Collection[str]) -> str:
 
 def read_values(
     cells: Mapping[str, Column], kind: str, words: Collection[str], faults: Faults, odd: bool
-) -> tuple[dict, str, list[str]]:
-    """Values by row, of several columns lists with nan in the gaps; the values in words; notes, also on `odd` ones."""
+) -> tuple[dict, str]:
+    """Values by row, of several columns lists with nan in the gaps; the values in words. Notes also on `odd` ones."""
     gaps = {"classes": {"", *words}, "labels": words}.get(kind, NOT_MEASURED | words)
     values: dict[int, list] = {}
     about = []
-    notes = []
     for i, (title, column) in enumerate(cells.items()):
+        of = f"{title}: " if len(cells) > 1 else ""
         texts = {number: text for number, text in column.items() if squeezed(text) not in gaps}
         known = {}
         for number, text in texts.items():
@@ -82,18 +82,17 @@ def read_values(
             values.setdefault(number, [math.nan] * len(cells))[i] = value
 
         # In words, with what may not be meant.
-        in_words, said = _classes_in_words(known) if kind in CLASSES else _numbers_in_words(texts, known, kind, faults)
+        in_words, notes = _classes_in_words(known) if kind in CLASSES else _numbers_in_words(texts, known, kind, faults)
         absent = Counter(text or "empty" for number, text in column.items() if number not in texts)
         if absent:
             kinds = ", ".join(f"{text} {count}" for text, count in absent.most_common())
-            said.append(f"{absent.total()} of {len(column)} rows were not measured ({kinds})")
+            notes.append(f"{absent.total()} of {len(column)} rows were not measured ({kinds})")
         if odd and kind == "regression":
-            said += odd_values([f"row {number}" for number in known], np.array([*known.values()]))
-        of = f"{title}: " if len(cells) > 1 else ""
+            notes += odd_values([f"row {number}" for number in known], np.array([*known.values()]))
         about.append(of + in_words)
-        notes += [of + note for note in said]
+        faults.notes += [of + note for note in notes]
     in_order = {number: row if len(cells) > 1 else row[0] for number, row in sorted(values.items())}
-    return in_order, ", ".join(about), notes
+    return in_order, ", ".join(about)
 
 
 def _value(number: int, text: str, kind: str) -> float | str | list[str]:
@@ -105,8 +104,8 @@ def _value(number: int, text: str, kind: str) -> float | str | list[str]:
     value = _number(text)
     if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
         return value
-    advice = f'if it was not measured: --missing "{text:.50}". Names need --kind classes or labels'
-    raise ValueError(f"row {number}: {text!r:.50} is no value for {kind}; write numbers alone; {advice}")
+    advice = f'if it was not measured: --missing "{text}". Names need --kind classes or labels'
+    raise ValueError(f"row {number}: {text!r} is no value for {kind}; write numbers alone; {advice}")
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -125,17 +124,17 @@ def _numbers_in_words(texts: Column, known: Mapping[int, float], kind: str, faul
     if commas:
         notes.append(f"decimal commas, {commas[0]} is read as {_number(commas[0]):g}")
         for number, text in points.items():
-            mixed = f"{text!r:.50} has a decimal point, but {commas[0]!r:.50} a decimal comma"
+            mixed = f"{text!r} has a decimal point, but {commas[0]!r} a decimal comma"
             faults.add("points and commas", f"row {number}: {mixed}")
         if len(commas) < len(known) and all(map(THOUSANDS.fullmatch, commas)):
             faults.add("column", f"is {commas[0]!r} a decimal comma? Some numbers are whole: write all without commas")
     bounds = [text for text in texts.values() if BOUND.match(text)]
     if bounds:
         notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
-
-    # Are they names? 1.1 and 1.10 of a classification, or few whole numbers.
     if kind != "regression":
         return in_words, notes
+
+    # Are they names? 1.1 and 1.10 of a classification, or few whole numbers.
     written = defaultdict(set)
     for number, text in points.items():
         written[known[number]].add(text)
@@ -179,14 +178,10 @@ def count_classes(values: Iterable[str | list[str]]) -> Counter:
 
 
 def _classes_in_words(known: Mapping[int, str | list[str]]) -> tuple[str, list[str]]:
-    """How many there are of each class; those that differ in their case alone."""
+    """How many there are of each class; a note if some differ in their case alone."""
     count = count_classes(known.values())
-    sizes = [f"{name} {size}" for name, size in count.most_common()]
-    in_words = f"{len(count)} classes: {', '.join(sizes[:SHOWN])}"
-    if len(count) > SHOWN:
-        in_words += ", ..."
-    written = defaultdict(list)  # class in small letters -> as it is written
-    for name in count:
-        written[squeezed(name)].append(name)
-    several = [names for names in written.values() if len(names) > 1]
-    return in_words, [f"{first_three(names)} are different classes: are they meant to be?" for names in several]
+    sizes = ", ".join(f"{name} {size}" for name, size in count.most_common(SHOWN))
+    in_words = f"{len(count)} classes: {sizes}" + (", ..." if len(count) > SHOWN else "")
+    written = Counter(map(squeezed, count))
+    alike = [name for name in count if written[squeezed(name)] > 1]
+    return in_words, [f"{first_three(alike)} are different classes: are they meant to be?"] if alike else []
