@@ -243,8 +243,7 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
     assert ("seq_mlp" in weights.load_encoder_file(tmp_path / "run" / "encoder.pt")) is (ablation == "none")
 
 
-@pytest.mark.full
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_ranks_stay_in_step(tmp_path, few):
     """Two of them in the default run: tests/reliability/test_ranks.py."""
     options = ["--method", "siamdiff", "--level", "atom", "--preset", "official", "--data", few, "--out", tmp_path]

@@ -305,8 +305,7 @@ def test_recipes_with_other_libraries_run_as_printed(name, folder):
     assert result.returncode == 0, result.stderr[-2000:]
 
 
-@pytest.mark.full
-@pytest.mark.slow
+@pytest.mark.soak  # a minute of C++
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_torch_compile_runs_as_printed(folder):
     """In a process of its own: torch's compiler warns of what it does."""

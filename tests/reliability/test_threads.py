@@ -49,9 +49,9 @@ def step(module: torch.nn.Module, batch) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
-def objective(method: str, name: str, level: str, preset: str = "paper") -> torch.nn.Module:
+def objective(method: str, name: str, level: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    return OBJECTIVES[method](ENCODERS[name](level, "tiny", preset), level, preset)
+    return OBJECTIVES[method](ENCODERS[name](level, "tiny"), level)
 
 
 def batch(size: int) -> Protein:
@@ -60,11 +60,10 @@ def batch(size: int) -> Protein:
 
 
 @pytest.mark.covers
-@pytest.mark.parametrize("preset", ["paper", pytest.param("official", marks=pytest.mark.full)])
 @pytest.mark.parametrize("method, name, level", PRETRAINED)
-def test_no_objective_adds_gradients_in_any_order(method, name, level, preset, kernel_form):
+def test_no_objective_adds_gradients_in_any_order(method, name, level, kernel_form):
     with InOrder():
-        step(objective(method, name, level, preset), batch(20))
+        step(objective(method, name, level), batch(20))
 
 
 @pytest.fixture(scope="module")

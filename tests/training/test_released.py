@@ -50,7 +50,7 @@ def written(tmp_path, state, prefix="", file="mc_gearnet_edge.pth"):
 
 @pytest.mark.repeats
 @pytest.mark.parametrize(
-    "level, short, prefix", [("atom", "atom", WRAPPERS[0]), *(("residue", "res", prefix) for prefix in WRAPPERS[1:])]
+    "level, short, prefix", [*(("atom", "atom", prefix) for prefix in WRAPPERS[:3]), ("residue", "res", WRAPPERS[3])]
 )
 def test_encoders_and_whole_tasks_load_strictly(tmp_path, level, short, prefix):
     """The level is told from the shapes: both files have the same name here."""
