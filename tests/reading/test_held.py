@@ -155,9 +155,9 @@ POS, POS37, MASK = np.zeros((3, 3)), np.zeros((3, 37, 3)), np.ones((3, 37)) * (n
     (lambda: Protein.from_ca(np.zeros((0, 3)), ""), "pos: no residue in it"),
     (lambda: Protein.from_ca(POS, "GA"), "sequence: of 2 residues beside pos of 3"),
     (lambda: Protein.from_ca(POS, "GAX"), "sequence: 'X' is none of the 20 amino acids GASPVTC"),
-    (lambda: Protein.from_ca(POS, [0, 1, 20]), "sequence: numbers beyond 0 to 19, which count GASP"),
-    (lambda: Protein.from_ca(POS, [0.0, 1.0, 2.0]), "sequence: neither letters nor whole numbers (torch.float64)"),
-    (lambda: Protein.from_ca(POS, np.eye(3, 20)), "sequence: of shape (3, 20) in place of (R,)"),
+    (lambda: Protein.from_ca(POS, [0, 1, 20]), "sequence: 20 is none of the 20 amino acids GASPVTC"),
+    (lambda: Protein.from_ca(POS, [0.0, 1.0, 2.0]), "sequence: 0.0 is none of the 20 amino acids"),
+    (lambda: Protein.from_ca(POS, np.eye(3, 20)), "sequence: of 60 residues beside pos of 3"),
     (lambda: Protein.from_ca(POS, "GAS", "AB"), "chain: of 2 residues beside pos of 3"),
     (lambda: Protein.from_ca(POS, "GAS", [0, 1, 0]), "chain: residues of one chain do not stand together"),
     (lambda: Protein.from_ca(POS * np.nan, "GAS"), "pos: coordinates out of range (not finite or beyond"),
@@ -166,7 +166,7 @@ POS, POS37, MASK = np.zeros((3, 3)), np.zeros((3, 37, 3)), np.ones((3, 37)) * (n
     (lambda: Protein.from_atom37(POS37, MASK[:2], "GAS"), "mask: of 2 residues beside pos of 3"),
     (lambda: Protein.from_atom37(POS37, MASK * 0, "GAS"), "mask: a residue without CA (residue 0; leave out"),
     (lambda: Protein.from_atom37(POS37, np.ones((3, 37)), "GAS"), "mask: GLY has no CB (residue 0; numbers of"),
-    (lambda: Protein.from_atom37(POS37, MASK, [0, 1, 20]), "sequence: numbers beyond 0 to 19, which count ARND"),
+    (lambda: Protein.from_atom37(POS37, MASK, [0, 1, 20]), "sequence: 20 is none of the 20 amino acids"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_a_sentence(call, said):
     with np.errstate(invalid="ignore"), pytest.raises(StructureError) as caught:

@@ -76,55 +76,41 @@ def from_atom37(pos, mask, sequence, chain) -> dict[str, Tensor]:
 def _array(name: str, value, *shape: str | int) -> Tensor:
     """A tensor of this shape, in which "R" stands for any size. Anything but a tensor is copied."""
     try:
-        array = value if isinstance(value, Tensor) else torch.from_numpy(_native(np.array(value)))
+        if not isinstance(value, Tensor):
+            array = np.array(value)
+            value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))  # NetCDF has the other
     except (TypeError, ValueError) as error:
         raise StructureError(name, "not an array of numbers", str(error)) from error
-    if array.dtype in (torch.float16, torch.bfloat16) and name == "pos":
+    if value.dtype in (torch.float16, torch.bfloat16) and name == "pos":
         detail = "it moves atoms by up to .25 angstrom: give float32, and compute under torch.autocast"
         raise StructureError(name, "coordinates in half precision", detail)
-    sizes = zip(shape, array.shape)
-    if array.ndim != len(shape) or any(wanted not in (size, "R") for wanted, size in sizes):
-        is_batch = array.ndim == len(shape) + 1
+    sizes = zip(shape, value.shape)
+    if value.ndim != len(shape) or any(wanted not in (size, "R") for wanted, size in sizes):
+        is_batch = value.ndim == len(shape) + 1
         advice = "; pack one protein for each, see Protein.pack" if is_batch else ""
         expected = str(shape).replace("'", "")
-        raise StructureError(name, f"of shape {tuple(array.shape)} in place of {expected}{advice}")
-    if not len(array):
+        raise StructureError(name, f"of shape {tuple(value.shape)} in place of {expected}{advice}")
+    if not len(value):
         raise StructureError(name, "no residue in it")
-    return array
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """The array in the byte order of this machine: files of NetCDF have the other."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return value
 
 
 def _types(sequence, size: int, order: str) -> Tensor:
-    """Indices into RESIDUES (R,), from a text, an array of letters, or whole numbers that index into `order`."""
-    letters = _letters(sequence, order)
-    if len(letters) != size:
-        raise StructureError("sequence", f"of {len(letters)} residues beside pos of {size}")
-    for row, letter in enumerate(letters):
-        if letter not in ONE_LETTER:
-            raise StructureError("sequence", f"{letter!r} is none of the 20 amino acids {ONE_LETTER}", f"residue {row}")
-    return torch.tensor([ONE_LETTER.index(letter) for letter in letters])
-
-
-def _letters(sequence, order: str) -> str:
-    """One-letter codes, as `_types` is given them."""
-    if isinstance(sequence, str):
-        return sequence
-    if not isinstance(sequence, Tensor):
-        cells = np.asarray(sequence).flatten().tolist()  # of the column of a table too
-        letters = [cell.decode("latin-1") if isinstance(cell, bytes) else cell for cell in cells]
-        if letters and all(isinstance(letter, str) for letter in letters):
-            return "".join(letters)
-    numbers = _array("sequence", sequence, "R")
-    if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
-        raise StructureError("sequence", "neither letters nor whole numbers", str(numbers.dtype))
-    numbers = numbers.tolist()
-    if min(numbers) < 0 or max(numbers) >= len(order):
-        raise StructureError("sequence", f"numbers beyond 0 to 19, which count {order}")
-    return "".join(order[number] for number in numbers)
+    """Indices into RESIDUES (R,), from a text, letters, or whole numbers that index into `order`."""
+    text = sequence.decode("latin-1") if isinstance(sequence, bytes) else sequence
+    cells = [*text] if isinstance(text, str) else np.asarray(text).flatten().tolist()
+    if len(cells) != size:
+        raise StructureError("sequence", f"of {len(cells)} residues beside pos of {size}")
+    types = []
+    for row, cell in enumerate(cells):
+        letter = cell.decode("latin-1") if isinstance(cell, bytes) else cell
+        if type(cell) is int and 0 <= cell < len(order):
+            letter = order[cell]
+        if letter not in [*ONE_LETTER]:
+            which = f"the 20 amino acids {ONE_LETTER}, and no number from 0 to 19, which count {order}"
+            raise StructureError("sequence", f"{letter!r} is none of {which}", f"residue {row}")
+        types.append(ONE_LETTER.index(letter))
+    return torch.tensor(types)
 
 
 def _fields(pos: Tensor, atom_name: Tensor, atom_residue: Tensor, residue_type: Tensor, chain) -> dict[str, Tensor]:

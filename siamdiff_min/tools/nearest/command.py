@@ -157,17 +157,17 @@ def fit(args: Namespace) -> int:
         if row.get("family"):
             row_of[row.get("name", row.get("id"))] = row
     arrays = single_chains(vectors_of(args.among, args.checkpoint or ENCODER), "set")
-    known = np.flatnonzero([name in row_of for name in arrays["id"]])
-    family = [row_of[name]["family"] for name in arrays["id"][known]]
-    families, first = np.unique(family, return_index=True)
-    chosen = known[first]
+    first = {}
+    for k, name in enumerate(arrays["id"]):
+        if name in row_of:
+            first.setdefault(row_of[name]["family"], k)
+    families = sorted(first)
+    chosen = [first[family] for family in families]
     names = arrays["id"][chosen]
-    folds = []
-    for name in names:
-        folds.append({*row_of[name].get("folds", "").split(",")} - {""})
+    folds = [{*row_of[name].get("folds", "").split(",")} - {""} for name in names]
 
     # their scale
-    scale = fit_scale(arrays["mean"][chosen], arrays["residues"][chosen], families, folds)
+    scale = fit_scale(arrays["mean"][chosen], arrays["residues"][chosen], np.array(families), folds)
     out = args.out or Path("scale.npz")
     with replacing(out) as file:
         np.savez_compressed(file, **vars(scale), chains=names, encoder=arrays["encoder"][:2])
