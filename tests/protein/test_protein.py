@@ -21,7 +21,6 @@ from siamdiff_min.protein.constants import (
     ATOM_NAMES,
     CHI_ATOMS,
     ELEMENTS,
-    GREEK_RANK,
     ONE_LETTER,
     PARENT,
     RESIDUE_ATOMS,
@@ -226,25 +225,6 @@ def test_chi_atoms_are_bonded_in_order_in_real_residues():
                 assert previous.split()[1:] == names[:3]  # each chi continues the chain of the one before
         seen.add(residue)
     assert seen == set(RESIDUES)
-
-
-def test_atoms_beyond_a_chi_are_those_cut_off_by_its_bond():
-    """Remove the middle bond of a chi from the covalent graph: what is cut off from N must be what the rank moves."""
-    protein = load_golden("rotamer_20types").protein()
-    for r in range(protein.num_residues):
-        residue = RESIDUES[protein.residue_type[r]]
-        inside = (protein.atom_residue == r).nonzero().squeeze(1)
-        names = [ATOM_NAMES[n] for n in protein.atom_name[inside]]
-        bonded = torch.cdist(protein.pos[inside], protein.pos[inside]) < 1.95
-        for chi in CHI_ATOMS[residue] if residue != "PRO" else []:  # proline is a ring: nothing is cut off
-            _, a, b, last = chi.split()
-            graph = bonded.clone()
-            graph[names.index(a), names.index(b)] = graph[names.index(b), names.index(a)] = False
-            reached = {"N"}
-            while (more := {names[j] for n in reached for j in graph[names.index(n)].nonzero().flatten()}) - reached:
-                reached |= more
-            moved = {n for n in names if GREEK_RANK[ATOM_INDEX[n]] >= GREEK_RANK[ATOM_INDEX[last]]}
-            assert set(names) - reached - {b} == moved, (residue, chi)
 
 
 def test_a_letter_outside_the_20_is_left_out_of_the_table():
