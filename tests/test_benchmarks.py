@@ -179,16 +179,11 @@ def test_the_noise_of_nearly_clean_structures(chains):
     sigma = (1 / plugin.SCHEDULE.alpha_bar - 1).sqrt()
     assert len(sigma) == 100 and (sigma.diff() > 0).all() and int((sigma < 0.1).sum()) == 50
     assert int(((sigma > 0.1 / np.e) & (sigma < 0.1 * np.e)).sum()) == 68
-    rate = plugin.SCHEDULE.mask_rate(torch.tensor([0, 50, 100]))
-    assert rate.tolist() == pytest.approx([0.1, 0.25, 0.4])
-    proteins = [structure.protein for structure in chains.values()]
-    for name, views in (("diffpret-clean", 1), ("siamdiff-clean", 2)):
+    batch = Protein.pack([structure.protein for structure in chains.values()][:3])
+    for name in ("diffpret-clean", "siamdiff-clean"):
         del TABLE_5[name]  # other tests know the methods of the package only
-        objective = OBJECTIVES.pop(name)(ENCODERS["gearnet"]("residue", "tiny"), "residue")
-        batch = Protein.pack(proteins[:3])
-        loss, logs = objective(batch, torch.Generator().manual_seed(0))
-        assert loss.isfinite() and {"structure_loss", "sequence_loss"} <= logs.keys()
-        assert len(objective.views(batch, torch.Generator().manual_seed(0))[0]) == views
+        loss, _ = OBJECTIVES.pop(name)(ENCODERS["gearnet"]("residue", "tiny"), "residue")(batch, generator())
+        assert loss.isfinite()
 
 
 # ---- superpose -------------------------------------------------------------------------------------------------------
@@ -365,9 +360,8 @@ def test_a_masked_residue_shows_nothing_of_its_type(data):
 
 
 def test_holm_by_hand():
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.9}) == pytest.approx(
-        {"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.9}
-    )
+    expected = {"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.9}
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.9}) == pytest.approx(expected)
 
 
 # ---- benchmarks.speed and .gpu: their commands run on small inputs ---------------------------------------------------

@@ -6,7 +6,6 @@ import importlib.util
 import io
 import re
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ import siamdiff_min
 from benchmarks.pdb import write_pdb
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH
 from siamdiff_min.pretraining import OBJECTIVES
-from siamdiff_min.protein.conformer import TorsionalConformer
 from siamdiff_min.protein.constants import ATOM_NAMES, RESIDUES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.sources import bundle_path
@@ -86,19 +84,6 @@ def test_a_file_is_read_as_the_package_reads_it(files):
     assert list(RESIDUES) == one_file.RESIDUES and len(files) == 5
     for path in files:
         assert_same(one_file.read_structure(path), ours(siamdiff_min.read_structure(path).protein))
-
-
-def test_side_chains_turn_and_clash_as_in_the_package():
-    whole = Protein.pack([real_protein("2BEG"), real_protein("1LCD_A")])
-    present = torch.ones(whole.num_atoms, dtype=torch.bool)
-    present[torch.arange(7, whole.num_atoms, 23)] = whole.atom_name[7::23] < 4  # some side chains are incomplete
-    protein = whole.select_atoms(present)
-    protein = replace(protein, pos=protein.pos * 0.9)  # some atoms are too near to one another from the start
-    expected, logs = TorsionalConformer()(protein, generator(3))
-    found = one_file.second_conformer(ours(protein), "atom", generator(3))
-    assert logs["clash_rate_drawn"].sums[0] > 2  # some are drawn again
-    assert relative_error(found.pos, expected.pos) < 1e-13
-    assert ((found.pos - protein.pos).abs() > 0.1).sum() > 100
 
 
 def both(method: str, level: str, stage: int) -> tuple:

@@ -86,30 +86,6 @@ def test_autocast_stays_near_single_precision(name, level):
         assert 1e-6 < relative_error(getattr(half, x), getattr(single, x).detach()) < 0.05
 
 
-def large(level: str) -> Protein:
-    """One protein of more than 1,000 nodes: copies of five chains, far from each other."""
-    part = real_protein("2BEG", torch.float32)
-    part = part.alpha_carbons() if level == "residue" else part
-    protein = Protein.pack([replace(part, pos=part.pos + 200 * k) for k in range(2 if level == "atom" else 8)])
-    assert protein.num_atoms > 1000
-    return replace(protein, residue_protein=torch.zeros_like(protein.residue_protein), num_proteins=1)
-
-
-@pytest.mark.full
-@every_encoder
-def test_readouts_under_autocast(name, level):
-    torch.manual_seed(0)
-    net, protein = ENCODERS[name](level, "tiny").eval(), large(level)
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        encoding = net(protein)
-    node, found = encoding.node.double(), encoding.protein[0].double()
-    mean, sums = node.mean(0), node.sum(0)
-    either = torch.minimum((found - mean).abs() / mean.abs().max(), (found - sums).abs() / sums.abs().max())
-    assert either.max() < 1e-3, either.max()  # every channel is the mean or the sum of the nodes
-    per_residue = torch.stack([node[protein.atom_residue == r].mean(0) for r in (0, 7)])
-    assert torch.allclose(encoding.residue[[0, 7]].double(), per_residue, rtol=1e-2, atol=1e-3)
-
-
 def without_gradient(module: torch.nn.Module) -> list[str]:
     return [n for n, p in module.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
 

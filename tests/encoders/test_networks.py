@@ -56,20 +56,6 @@ def test_golden_layer(name):
     assert v is None or (space_first(v) - golden[f"{name}/out_v"]).abs().max() < 1e-5
 
 
-@pytest.mark.usefixtures("kernel_form")
-@pytest.mark.parametrize("name", ["conv_mean", "conv_add", "convlayer"])
-def test_golden_convolution(name):
-    golden = load_golden("gvp_layers")
-    layer = GVPConvLayer((10, 4), (6, 2)) if name == "convlayer" else GVPConv((10, 4), (8, 3), (6, 2))
-    layer.load_state_dict(weights(golden, f"{name}/sd/"), strict=True)
-    src, dst = golden["edge_index"]
-    node, edge = (golden["s"], space_first(golden["v"])), (golden["es"], space_first(golden["ev"]))
-    s, v = layer.eval()(node, edge, links(src, dst, 12))
-    degree = torch.bincount(dst, minlength=12)[:, None] if name == "conv_add" else torch.ones(12, 1)
-    assert relative_error(s * degree, golden[f"{name}/out_s"]) < 1e-5
-    assert relative_error(space_first(v) * degree[:, None], golden[f"{name}/out_v"]) < 1e-5
-
-
 def golden_input(golden: Golden, dtype: torch.dtype) -> tuple[Protein, Graph]:
     """The atoms and edges that were given to the official network."""
     residue, none = golden["in_atom2residue"], torch.zeros(40, dtype=torch.long)

@@ -98,19 +98,6 @@ def test_clashes_equal_brute_force(name):
     assert expected.any() and torch.equal(conformer.new_clashes(protein, moved.pos), expected)
 
 
-def test_a_chi_turns_only_if_all_chi_before_it_do():
-    """Without N there is no chi 1; chi 2 of lysine has all its atoms, but nothing may turn."""
-    protein = real_protein("1LCD_A")
-    lysine = (protein.residue_type == RESIDUE_INDEX["LYS"])[protein.atom_residue]
-    protein = protein.select_atoms(~(lysine & (protein.atom_name == ATOM_INDEX["N"])))
-    angles = torch.zeros(protein.num_residues, 4, dtype=torch.float64)
-    angles[:, 1] = 1.0
-    lysine = (protein.residue_type == RESIDUE_INDEX["LYS"])[protein.atom_residue]
-    turned = rotate_side_chains(protein, angles)
-    assert lysine.any() and torch.equal(turned.pos[lysine], protein.pos[lysine])
-    assert not torch.equal(turned.pos[~lysine], protein.pos[~lysine])
-
-
 def test_equal_residues_of_two_proteins_turn_by_angles_of_their_own():
     protein = real_protein("1LCD_A")
     both = protein.pack([protein, protein])
