@@ -185,20 +185,23 @@ def incomplete(structure: Structure, atoms: bool) -> str:
     """What is missing or out of order in a structure and changes its vectors, or "". `atoms`: at atom level."""
     protein = structure.protein
     warning = []
-    expected = int(SIDE_CHAIN[protein.residue_type].sum())
-    side_chain = (protein.atom_name >= len(BACKBONE)) & (protein.atom_name != ATOM_NAMES.index("OXT"))
-    missing = 1 - int(side_chain.sum()) / max(expected, 1)
-    if atoms and expected and missing > MAX_MISSING:
-        warning.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
-    without = protein.num_residues - torch.bincount(protein.atom_name, minlength=len(BACKBONE))[: len(BACKBONE)]
-    lacking = int(without.sum())
-    if atoms and lacking > MAX_MISSING_BACKBONE * len(BACKBONE) * protein.num_residues:
-        names = ", ".join(f"{name} {count}" for name, count in zip(BACKBONE, without.tolist()) if count)
-        warning.append(f"{lacking} of {len(BACKBONE) * protein.num_residues} backbone atoms are missing ({names})")
+    if atoms:
+        # Side chains, and the atoms of the backbone one by one.
+        expected = int(SIDE_CHAIN[protein.residue_type].sum())
+        side_chain = (protein.atom_name >= len(BACKBONE)) & (protein.atom_name != ATOM_NAMES.index("OXT"))
+        missing = 1 - int(side_chain.sum()) / max(expected, 1)
+        if expected and missing > MAX_MISSING:
+            warning.append(f"{missing:.0%} of the side-chain atoms are missing, so use --checkpoint siamdiff-residue")
+        there = torch.bincount(protein.atom_name, minlength=len(BACKBONE))[: len(BACKBONE)]
+        lacking = (protein.num_residues - there).tolist()
+        whole = len(BACKBONE) * protein.num_residues
+        if sum(lacking) > MAX_MISSING_BACKBONE * whole:
+            names = ", ".join(f"{name} {count}" for name, count in zip(BACKBONE, lacking) if count)
+            warning.append(f"{sum(lacking)} of {whole} backbone atoms are missing ({names})")
     lost = ("residues", "amino acids")  # not waters, ligands, hydrogens, alternatives
-    left_out = {reason: count for reason, count in structure.dropped.items() if reason.startswith(lost)}
+    left_out = [f"{reason} {count}" for reason, count in sorted(structure.dropped.items()) if reason.startswith(lost)]
     if left_out:
-        warning.append("left out: " + ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items())))
+        warning.append(f"left out: {', '.join(left_out)}")
     torn = torn_by_order(protein)
     if torn:
         warning.append(f"residues out of order: the file's order, which counts, tears {torn} bonds")

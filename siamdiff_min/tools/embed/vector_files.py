@@ -15,7 +15,8 @@ from ... import __version__
 from ...embedding import Embedding
 from ...files import ConfigError, StructureError, UnwantedError, checksum, lock, replacing, write_rows, writing
 
-RESIDUE_TITLES = ("name", "chain", "number", "code", "type", "plddt")  # before the vector
+# Columns of a .csv of residues, behind the name of the structure -> what an .npz calls them
+RESIDUE = {"chain": "chain", "number": "number", "code": "insertion_code", "type": "type", "plddt": "plddt"}
 
 
 def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -27,24 +28,15 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
         with replacing(out) as file:
             np.savez(file, **arrays)
         return
+    columns = {"name": arrays["id"]}
+    vectors = arrays.get("per_residue", arrays.get("mean"))
     if "per_residue" in arrays:
-        write_rows(out, residue_rows(arrays), ",")
-        return
+        columns["name"] = np.repeat(arrays["id"], np.diff(arrays["residue_offset"]))
+        columns |= {title: arrays[f"residue_{name}"] for title, name in RESIDUE.items()}
     encoder = " ".join(arrays["encoder"])
-    titles = ["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1])), "encoder"]
-    rows = ([name, *vector, encoder] for name, vector in zip(arrays["id"], arrays["mean"]))
-    write_rows(out, [titles, *rows], ",")
-
-
-def residue_rows(arrays: Mapping[str, np.ndarray]) -> Iterator[list]:
-    """A row for every residue, after the titles: name of the structure, chain and number, type, pLDDT, vector."""
-    vectors = arrays["per_residue"]
-    yield [*RESIDUE_TITLES, *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
-    encoder = " ".join(arrays["encoder"])
-    names = np.repeat(arrays["id"], np.diff(arrays["residue_offset"]))
-    columns = [arrays[f"residue_{title}"] for title in ("chain", "number", "insertion_code", "type", "plddt")]
-    for *place, vector in zip(names, *columns, vectors):
-        yield [*place, *vector, encoder]
+    titles = [*columns, *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
+    rows = ([*place, *vector, encoder] for *place, vector in zip(*columns.values(), vectors))
+    write_rows(out, itertools.chain([titles], rows), ",")
 
 
 def check_out(out: Path) -> None:
@@ -53,7 +45,8 @@ def check_out(out: Path) -> None:
     with contextlib.suppress(Exception):  # what another program wrote may be anything
         if out.suffix == ".csv":
             with open(out, "rb") as file:
-                ours = file.readline().startswith((b"name,v1,", f"{','.join(RESIDUE_TITLES)},v1,".encode()))
+                titles = file.readline()
+            ours = titles.startswith(b"name,") and b",v1," in titles
         else:
             with np.load(out, allow_pickle=False) as arrays:
                 ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
@@ -124,13 +117,13 @@ class Kept:
             if isinstance(e, StructureError):
                 rows.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
                 continue
-            row = {"id": [e.id], "incomplete": [e.incomplete], "dropped": e.dropped}
-            row |= {"residues": [len(e.sequence)], "chains": [len(set(e.chain))]}
+            size = [len(e.sequence)]
+            row = {"id": [e.id], "incomplete": [e.incomplete], "dropped": e.dropped, "residues": size}
+            row["chains"] = [len(set(e.chain))]
             if {"per_residue", "per_atom"} & {*self.include}:
                 row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
                 row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
-                row["residue_plddt"] = e.residue_plddt.tolist()
-                row["residue_offset"] = [len(e.sequence)]
+                row |= {"residue_plddt": e.residue_plddt.tolist(), "residue_offset": size}
             if "per_atom" in self.include:
                 row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
                 row["atom_offset"] = [len(e.atom_name)]

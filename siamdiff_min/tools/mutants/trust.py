@@ -35,7 +35,8 @@ BY_ANOTHER = 0.01
 SHARES = np.array([*np.arange(0, 0.95, 0.1), 0.95, 0.99])[
     :, None
 ]  # of the variance that positions may have, to choose from
-FEWEST = 24, 8  # mutants and positions for a verdict
+FEWEST = 24  # mutants for a verdict
+FEWEST_POSITIONS = 8
 
 
 MEANING = {  # of being better than another, and of not being so
@@ -79,13 +80,11 @@ class Trust(NamedTuple):
 
 def too_few(mutants: Sequence[Mutant]) -> str:
     """Why nothing can be said of these mutants; "" if something can."""
-    mutants = {mutant for mutant in mutants if mutant}
-    positions = frozenset().union(*map(positions_of, mutants))
-    fewest_mutants, fewest_positions = FEWEST
-    if len(mutants) < fewest_mutants:
-        return f"too few to say: it takes {fewest_mutants} mutants at {fewest_positions} positions"
-    if len(positions) < fewest_positions:
-        return f"too few positions to say: the mutants are at {len(positions)}, it takes {fewest_positions}"
+    positions = {position for mutant in mutants for position, _ in mutant}
+    if len({*mutants} - {()}) < FEWEST:
+        return f"too few to say: it takes {FEWEST} mutants at {FEWEST_POSITIONS} positions"
+    if len(positions) < FEWEST_POSITIONS:
+        return f"too few positions to say: the mutants are at {len(positions)}, it takes {FEWEST_POSITIONS}"
     return ""
 
 
