@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -103,6 +103,9 @@ def embed_sources(job: Job, sources: Sequence[Source], processes: int) -> Iterat
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+Place = tuple[str, str | None]  # a file, and a member of an archive
+
+
 class Given(NamedTuple):
     """The structures of a command line, or the part of them that --part chooses."""
 
@@ -119,41 +122,38 @@ def find_sources(paths: Sequence[str], min_plddt: float | None, part: tuple[int,
     empty = []
     for path in paths:
         listing = confident_files(path, min_plddt).listing()
-        found.append(listing.sources)
+        found.append({(source.path, source.member): source for source in listing.sources})
         skipped += listing.skipped
         if not listing.sources:
             empty.append(nothing_in(path, listing))
-    if len(paths) > 1:
-        found, twice = named_together(found)
+    every = {place: source for of_path in found for place, source in of_path.items()}
+    if len(paths) > 1 and every:
+        every, twice = named_together(every)
         skipped += twice
 
     # A structure has the same name in whatever part it is.
-    sources = [x for x in dict.fromkeys(itertools.chain(*found)) if is_in_part(x.name, part)]
-    ours = {source.name for source in sources}
-    names = [ours & {source.name for source in of_path} for of_path in found]
+    ours = {place: source for place, source in every.items() if is_in_part(source.name, part)}
+    names = [{ours[place].name for place in of_path if place in ours} for of_path in found]
     skipped = [row for row in skipped if is_in_part(os.path.basename(row[0]), part)]
-    return Given(sources, names, skipped, [] if part[1] > 1 else empty)
+    return Given([*ours.values()], names, skipped, [] if part[1] > 1 else empty)
 
 
-def named_together(found: Sequence[Sequence[Source]]) -> tuple[list[list[Source]], list[tuple[str, str]]]:
-    """The sources of several paths, with the names that a folder of them all would give.
+def named_together(sources: Mapping[Place, Source]) -> tuple[dict[Place, Source], list[tuple[str, str]]]:
+    """The sources of several paths with the names that a folder of them all would give.
 
     And (file, reason) of those that are another file of a structure.
     """
-    unique = dict.fromkeys(replace(source, name="") for of_path in found for source in of_path)
-    folders = {os.path.dirname(os.path.abspath(source.path)) for source in unique}
-    root = os.path.commonpath(folders) if folders else ""
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path, _ in sources])
     files = []
-    for source in unique:
-        inside = os.path.relpath(source.path, root)
-        if source.member is not None:
+    for (path, member), source in sources.items():
+        inside = os.path.relpath(path, root)
+        if member is not None:
             archive = next((ending for ending in ARCHIVES if inside.endswith(ending)), "")
-            inside = os.path.join(inside.removesuffix(archive), source.member)
+            inside = os.path.join(inside.removesuffix(archive), member)
         files.append((inside, source))
-    sources, skipped = one_of_each(files)
-    names = {(source.path, source.member): source for source in sources}
-    keys = [[(source.path, source.member) for source in of_path] for of_path in found]
-    return [[names[key] for key in of_path if key in names] for of_path in keys], skipped
+    named, twice = one_of_each(files)
+    name_of = {(source.path, source.member): source for source in named}
+    return {place: name_of[place] for place in sources if place in name_of}, twice
 
 
 def is_in_part(name: str, part: tuple[int, int]) -> bool:
