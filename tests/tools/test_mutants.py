@@ -34,6 +34,7 @@ from siamdiff_min.tools.mutants.mutation_model import (
     MutantPrior,
     Mutation,
     PositionFeatures,
+    positions_of,
 )
 from siamdiff_min.tools.mutants.mutation_names import Positions
 from siamdiff_min.tools.mutants.ranking import Ranking, known_features, rank_mutants, read_measurements
@@ -142,18 +143,16 @@ def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
     known = some_mutants(features, 60)
     y = np.random.default_rng(1).normal(size=60)
     model = GaussianProcess(MutantPrior(features, known, floor), y)
-    kernel = model.prior.covariance(known, known, model.noise) + model.noise * np.diag(
-        [max(1, len(mutant)) for mutant in known]
-    )
+    counts = np.array([len(mutant) for mutant in known])
+    kernel = model.prior.covariance(known, known, model.noise) + model.noise * np.diag(np.maximum(counts, 1))
     rest = (y - model.centre) / model.scale - model.prior.expected(known)
     for i, mutant in enumerate(known):
-        mine = {x.position for x in mutant}
-        stay = [k for k, m in enumerate(known) if not mine & {x.position for x in m} and k != i and (mutant or m)]
+        apart = [not positions_of(mutant) & positions_of(other) for other in known]
+        stay = np.array(apart) & (np.arange(60) != i)
         weights = np.linalg.solve(kernel[np.ix_(stay, stay)], kernel[stay, i])
-        expected = y[i] - model.scale * (rest[i] - weights @ rest[stay])
-        assert model.left_out[i] == pytest.approx(expected, abs=1e-8)
-        spread = model.scale * np.sqrt(kernel[i, i] - weights @ kernel[stay, i])
-        assert model.left_out_spread[i] == pytest.approx(spread, abs=1e-8)
+        assert model.left_out[i] == pytest.approx(y[i] - model.scale * (rest[i] - weights @ rest[stay]), abs=1e-8)
+        variance = kernel[i, i] - weights @ kernel[stay, i]
+        assert model.left_out_spread[i] == pytest.approx(model.scale * variance**0.5, abs=1e-8)
 
 
 # ---- the verdict -----------------------------------------------------------------------------------------------------
@@ -245,32 +244,35 @@ def test_intervals_of_new_mutants_hold_85_to_95_percent(told):
     features = random_features(40, seed=2)
     singles = [(Mutation(i, t),) for i in range(40) for t in range(20) if t != features.wild[i]]
     covariance = MutantPrior(features, singles[:2]).effect_covariance(singles, singles)
-    root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(singles)))
+    noise_of_wild, repeats_of_wild = {"given": (0, np.inf), "measured": (0.2, 6)}.get(told, (0, 0))
     covered = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        effects = -2 + root @ rng.normal(size=len(singles))
+        effects = -2 + rng.multivariate_normal(np.zeros(len(singles)), covariance)
         order = rng.permutation(len(singles))
         pairs = [(a, b) for a, b in rng.integers(len(singles), size=(300, 2)) if a // 19 != b // 19]
 
-        # Rows of what was measured, with noise, and of new mutants.
+        # What was measured, with noise, and new mutants: rows of their single ones.
         known = [[i] for i in order[:100]]
         new = [[i] for i in order[100:]] if told == "singles" else pairs[40:]
         if told == "doubles":
             known[60:] = pairs[:40]
-        mutants = [[tuple(sorted(singles[i][0] for i in row)) for row in rows] for rows in (known, new)]
-        values = [np.array([effects[[*row]].sum() for row in rows]) for rows in (known, new)]
-        y, truth = (value + 0.5 * rng.normal(size=len(value)) for value in values)
+        known, new = ([tuple(sorted(singles[i][0] for i in row)) for row in rows] for rows in (known, new))
+        effect_of = {single: effect for (single,), effect in zip(singles, effects)}
+        y, truth = (
+            np.array([sum(map(effect_of.get, mutant)) for mutant in mutants]) + 0.5 * rng.normal(size=len(mutants))
+            for mutants in (known, new)
+        )
         repeats = np.ones(len(y))
-        if told in ("given", "measured"):
-            mutants[0].append(())
-            y = np.append(y, 0.0 if told == "given" else 0.2 * rng.normal())
-            repeats = np.append(repeats, np.inf if told == "given" else 6)
-        model = GaussianProcess(MutantPrior(features, mutants[0], repeats=repeats), y)
-        value, half = model.predict(mutants[1])
+        if repeats_of_wild:
+            known.append(())
+            y = np.append(y, noise_of_wild * rng.normal())
+            repeats = np.append(repeats, repeats_of_wild)
+        model = GaussianProcess(MutantPrior(features, known, repeats=repeats), y)
+        value, half = model.predict(new)
         covered.append(np.mean(np.abs(value - truth) <= half))
-        if told == "singles":
-            assert 0.8 < trust(model).covered < 0.97 and np.corrcoef(value, truth)[0, 1] > 0.5
+    if told == "singles":
+        assert 0.8 < trust(model).covered < 0.97 and np.corrcoef(value, truth)[0, 1] > 0.5
     assert 0.85 <= np.mean(covered) <= 0.95
 
 
