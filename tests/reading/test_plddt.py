@@ -90,6 +90,7 @@ def test_the_mean_is_over_residues(form):
     (predicted(lambda number, atom: 0.2 + number / 100), math.nan),
     (as_mmcif(predicted(lambda number, atom: 0.2 + number / 15)) + "_software.name AlphaFold\n", math.nan),
     (as_mmcif(HALF).replace("auth_", "label_") + METRIC + HOLES, 69.4),
+    (as_mmcif(HALF).replace("auth_", "label_") + METRIC + HOLES + "1 A 6 2 ?\n1 A 12 2 .\n", 69.4),
     (predicted(lambda number, atom: 101 if number == 5 else 70), math.nan),
     (predicted(lambda number, atom: -1 if number == 5 else 70), math.nan),
     ("".join(line + "\n" for line in HALF.splitlines() if line[12:16].strip() == "CA"), math.nan),

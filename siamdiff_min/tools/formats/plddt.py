@@ -63,6 +63,7 @@ def plddt_by_residue(columns: Mapping[str, Column], plddt: Mapping[tuple, str]) 
     label, place = columns["label"], columns["label_number"]
     first = changes(label.index, place.index)
     found = [plddt.get(of_residue, "") for of_residue in zip(label.texts(first), place.texts(first))]
+    found = ["" if value in BLANK else value for value in found]
     return Column.of(found, groups_of(first, len(label.index)))
 
 
