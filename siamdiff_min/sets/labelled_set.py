@@ -69,7 +69,9 @@ def alpha_carbons_alone(store: ProteinStore) -> str:
     if not found:
         return lacking and f"{lacking}, and this model reads all atoms"
     problem = f"{len(found)} of {len(store)} structures have alpha carbons alone ({first_three(found)})"
-    return f"{problem}, and this model reads all atoms: its numbers mean nothing there. --level residue reads them"
+    advice = "and this model reads all atoms: its numbers mean nothing there. --level residue reads them"
+    others = store.meta["lacking_backbone"][0] > len(found) if lacking else False
+    return f"{problem}, {advice}; with these {lacking}" if others else f"{problem}, {advice}"
 
 
 def find_part(root, folders: Sequence[str], names: Sequence[str], what: str) -> Path:

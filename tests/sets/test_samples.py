@@ -201,7 +201,12 @@ def test_structures_of_alpha_carbons_alone_are_counted(tmp_path):
     write_pdb(tmp_path / "carbons.pdb", protein.alpha_carbons())
     store = open_store(tmp_path, workers=1)
     assert alpha_carbons_alone(store).startswith("1 of 2 structures have alpha carbons alone (carbons), and this model")
+    text = (tmp_path / "whole.pdb").read_text()
+    (tmp_path / "no_o.pdb").write_text("".join(x for x in text.splitlines(True) if x[12:16] != " O  "))
+    said = alpha_carbons_alone(open_store(tmp_path, workers=1))
+    assert said.startswith("1 of 3") and said.endswith("with these 2 structures lack 204 atoms of the backbone")
     (tmp_path / "carbons.pdb").unlink()
+    (tmp_path / "no_o.pdb").unlink()
     assert alpha_carbons_alone(open_store(tmp_path, workers=1)) == ""
 
 
