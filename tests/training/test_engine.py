@@ -208,7 +208,7 @@ def test_held_out_batches_see_the_batch_norm_of_rank_0(tmp_path, monkeypatch):
     assert len(seen) == 1 and all((buffer == 7).all() for buffer in seen[0].values())
 
 
-@pytest.mark.parametrize("num", [0, 7, 8, 9, 101])
+@pytest.mark.parametrize("num", [0, 7, 8, 21])
 def test_evaluation_does_not_depend_on_the_number_of_ranks(tmp_path, monkeypatch, num):
     """Plain functions: every rank is asked in turn, and what they would gather is put together by hand."""
     torch.manual_seed(0)
