@@ -170,15 +170,21 @@ def build_task(config: Namespace, data: LabelledData, datasets: dict[str, Sample
     torch.manual_seed(config.seed)
     encoder = weights.new_encoder(config, ranks.say)
     task = TASKS[config.task](encoder, len(data.classes) or None)
+    return prepared(config, task, datasets, "train", "", ranks)
+
+
+def prepared(
+    config: Namespace, task: Task, datasets: dict[str, Samples], learned: str, vectors: str, ranks: Ranks
+) -> Task:
+    """The task with what it starts from, made ready for the split that is `learned`; `vectors` see `say_of_task`."""
     if config.init_from:
         checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
     if config.freeze:
-        encoder.requires_grad_(False)
-    if "train" in datasets:
-        task.fit(datasets["train"].targets(), config.size)
-    task.known = tuning.known_of(task, datasets, "train")
-
-    summary.say_of_task(config, task, "", ranks)
+        task.encoder.requires_grad_(False)
+    if learned in datasets:
+        task.fit(datasets[learned].targets(), config.size)
+    task.known = tuning.known_of(task, datasets, learned)
+    summary.say_of_task(config, task, vectors, ranks)
     return task.to(ranks.device)
 
 

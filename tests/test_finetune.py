@@ -15,6 +15,7 @@ from processes import run
 from standin import lines
 
 from benchmarks.pdb import write_pdb
+from siamdiff_min.downstream.metrics import fmax
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.reading.store import open_store
@@ -37,6 +38,14 @@ def table(path: Path) -> list[dict]:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
+def results_of(out: Path) -> dict:
+    return json.loads((out / "results.json").read_text())
+
+
+def best_of(out: Path, seed: int) -> dict:
+    return weights.read_weights(out / f"seed-{seed}" / "best.pt", weights.MODEL)
+
+
 @pytest.fixture(scope="module")
 def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
@@ -51,13 +60,13 @@ def trained(enzymes, tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_results_of_two_seeds(trained):
-    results = json.loads((trained / "results.json").read_text())
+    results = results_of(trained)
     assert set(results["test"]) == {"3", "4"} and set(results["mean"]) == {"fmax", "auprc"}
     for name, mean in results["mean"].items():
         values = [results["test"][seed][name] for seed in "34"]
         assert np.isclose(mean, np.mean(values)) and np.isclose(results["std"][name], np.std(values, ddof=1))
     for seed in (3, 4):
-        best = weights.read_weights(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
+        best = best_of(trained, seed)
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
         assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
         assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == ENZYMES
@@ -67,9 +76,7 @@ def test_results_of_two_seeds(trained):
 @pytest.mark.slow
 def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(trained):
     """The shares of the labels in training are the answer that looks at nothing."""
-    from siamdiff_min.downstream.metrics import fmax
-
-    results = json.loads((trained / "results.json").read_text())
+    results = results_of(trained)
     share = np.bincount([i % 3 for i in range(8)], minlength=3) / 8
     target = np.eye(3)[[i % 3 for i in range(11, 16)]]
     assert results["answer"] == {"mean": share.tolist()}
@@ -80,15 +87,13 @@ def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(t
     assert results["splits"] == {split: {"samples": n, "structures": n} for split, n in sizes.items()}
     assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
     for seed in "34":
-        best = weights.read_weights(trained / f"seed-{seed}" / "best.pt", weights.MODEL)
+        best = best_of(trained, seed)
         assert results["best_epoch"][seed] == best["epochs"]
 
 
 @pytest.mark.slow
 def test_predictions_are_those_that_were_scored(trained):
-    from siamdiff_min.downstream.metrics import fmax
-
-    results = json.loads((trained / "results.json").read_text())
+    results = results_of(trained)
     for seed in (3, 4):
         rows = table(trained / f"seed-{seed}" / "predictions.tsv")
         assert [row["id"] for row in rows] == [f"{i + 1000}-A" for i in range(11, 16)]
@@ -104,15 +109,15 @@ def test_predictions_are_those_that_were_scored(trained):
 
 @pytest.mark.slow
 def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
-    model, results = trained / "seed-3" / "best.pt", json.loads((trained / "results.json").read_text())
+    model, results = trained / "seed-3" / "best.pt", results_of(trained)
     options = ["--data", enzymes, "--num-workers", 0, "--batch-size", 2, "--device", "cpu", "--threads", 1]
     finetune("--eval-only", model, *options, "--out", tmp_path / "eval")
-    again = json.loads((tmp_path / "eval" / "results.json").read_text())
+    again = results_of(tmp_path / "eval")
     assert again["test"] == {"3": results["test"]["3"]} and again["config"]["out"] != results["config"]["out"]
     same = {"splits", "counts", "constant", "answer", "direction", "options"}
     assert {key for key in same if again[key] != results[key]} == set() and again["best_epoch"]["3"]
     finetune("--eval-only", model, *options, "--out", tmp_path / "two", world=2)
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["test"] == again["test"]
+    assert results_of(tmp_path / "two")["test"] == again["test"]
     finetune("--eval-only", model, "--predict", enzymes / "valid", "--out", tmp_path, "--num-workers", 0)
     first = {path: path.read_bytes() for path in tmp_path.glob("predicted-*.tsv")}
     assert [len(table(path)) for path in first] == [3]
@@ -123,7 +128,7 @@ def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
     shutil.copytree(enzymes, alone := tmp_path / "alone", ignore=lambda *_: ["train", "valid"])
     said = finetune("--eval-only", model, *options[2:], "--data", alone, "--out", tmp_path / "three")
     assert "samples     test 5" in said and "without a file" not in said
-    assert json.loads((tmp_path / "three" / "results.json").read_text())["test"] == again["test"]
+    assert results_of(tmp_path / "three")["test"] == again["test"]
 
 
 @pytest.mark.slow
@@ -136,8 +141,7 @@ def test_interrupted_and_resumed_it_is_the_same_run(trained, enzymes, tmp_path):
     assert a["scheduler"] == b["scheduler"]
     valid = [[line for line in lines(folder / "seed-3") if line["split"] == "valid"] for folder in (trained, tmp_path)]
     assert valid[0] == [line for line in valid[1] if line["step"] != 5]  # the interrupted run was scored where it ended
-    results = [json.loads((folder / "results.json").read_text())["test"]["3"] for folder in (trained, tmp_path)]
-    assert results[0] == results[1]
+    assert results_of(trained)["test"]["3"] == results_of(tmp_path)["test"]["3"]
     finetune(*options)  # nothing to do
     said = finetune(*options, "--lr", 0.5, status=1)
     assert "--lr was 0.003, is 0.5" in said and "Traceback" not in said
@@ -154,7 +158,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     )  # fmt: skip
     assert f"loaded from {source}: encoder.layers" in said and "to be learned: head (6 tensors)" in said
     assert said.count("samples     train") == 1
-    state = weights.read_weights(tmp_path / "run" / "seed-0" / "best.pt", weights.MODEL)["state"]
+    state = best_of(tmp_path / "run", 0)["state"]
     assert all(torch.equal(state[f"encoder.{k}"], v) for k, v in encoder.state_dict().items())
     said = finetune("--task", "ec", "--data", enzymes, "--init-from", source, "--size", "paper", status=1)
     assert "--size paper, but" in said and "holds: tiny" in said
@@ -164,7 +168,7 @@ def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
 def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     """Nothing else would teach its batch norm what to subtract and to divide by."""
     finetune("--task", "ec", "--data", enzymes, *SMALL, "--max-steps", 1, "--freeze", "--out", tmp_path)
-    state = weights.read_weights(tmp_path / "seed-0" / "best.pt", weights.MODEL)["state"]
+    state = best_of(tmp_path, 0)["state"]
     encoder = ENCODERS["gearnet"]("residue", "tiny")
     weights.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
     data = ec.ec_set(enzymes)
@@ -238,7 +242,7 @@ def test_a_frozen_encoder_gives_the_same_in_any_number_of_processes(labelled, tm
         finetune(*options, "--num-workers", workers, "--out", tmp_path / f"{workers}-{world}", world=world)
     written = {path.read_bytes() for path in tmp_path.glob("*/seed-0/predictions.tsv")}
     assert len(written) == 1 and len([*tmp_path.iterdir()]) == 2
-    results = json.loads((tmp_path / "0-2" / "results.json").read_text())
+    results = results_of(tmp_path / "0-2")
     assert results["made"]["processes"] == "2 x cpu" and results["made"]["threads"] == 1
     assert results["made"]["started_from"] is None and "epochs" not in results["config"]
 

@@ -75,16 +75,15 @@ def fmax(prediction: np.ndarray, target: np.ndarray) -> float:
 
 @metric("max")
 def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Average precision (area under the precision-recall curve) of all entries, (B,) or (B, C); nan for one class."""
+    """Average precision (area under the precision-recall curve) of all entries, (B,) or (B, C); nan for one class.
+
+    Predictions that are all equal have no order: it is that of a random one.
+    """
+    if prediction.min() == prediction.max():
+        return auprc_of_chance(target.size, int(target.sum()))
     from sklearn.metrics import average_precision_score  # it loads scipy, for a second that most commands need not wait
 
     return average_precision_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
-
-
-def counts(values: np.ndarray) -> tuple[int, int]:
-    """How many of 0, 1 and nan were measured, and how many are 1."""
-    known = values[~np.isnan(values)]
-    return len(known), int(known.sum())
 
 
 def auprc_of_chance(count: int, positive: int) -> float:

@@ -132,13 +132,6 @@ class Binary(Task):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(output, target.view(output.shape), reduction="none").mean(-1)
 
-    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """As of all tasks, but the average precision is that of a random order: a constant has no order."""
-        found = super().baseline_metrics(baseline, target, groups)
-        if "auprc" in found and target.ndim == 1:
-            found["auprc"] = float(metrics.auprc_of_chance(*metrics.counts(target)))
-        return found
-
     def baseline_loss(self, target: Tensor) -> Entropy:
         target = target.view(len(target), -1)
         counts = torch.stack([(target == 0).sum(0), (target == 1).sum(0)], dim=-1)

@@ -27,7 +27,7 @@ from ...reading.store import finished_store
 from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
 from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
-from ...training import checkpoint, results, summary, tuning
+from ...training import results, summary
 from ...training.ranks import Ranks
 from ..evidence import wording
 from . import frozen
@@ -109,6 +109,8 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
     warnings = remarks(datasets, ("train", "valid") if config.freeze else ("train",))
     if config.freeze and not model:
         warnings += frozen.check_rows(config, data.options, datasets)
+    elif not model and datasets:
+        frozen.check_different(datasets["train"].targets(), data.options)
     if not config.folds:
         warnings += relatives_across(datasets)
     if config.level == "atom" and not config.features:
@@ -163,21 +165,9 @@ def build_task(config: Namespace, data: TableData, datasets: dict[str, Samples],
     task = TASKS["table"](encoder, len(data.classes) or None, **data.options)
     if config.features:
         task.represent = encoder.represent
-    if config.init_from:
-        checkpoint.initialise(task, config.init_from, ranks.say, encoder_only=True)
-    if config.freeze:
-        encoder.requires_grad_(False)
-
-    # With --folds all structures are in the test split.
-    learned = "test" if config.folds else "train"
-    if learned in datasets:
-        targets = datasets[learned].targets()
-        if not config.freeze and not config.eval_only:
-            frozen.check_different(targets, data.options["kind"], data.options.get("properties", ()))
-        task.fit(targets, config.size)
-    task.known = tuning.known_of(task, datasets, learned)
-    summary.say_of_task(config, task, config.features and f"none, vectors of {config.features}", ranks)
-    return task.to(ranks.device)
+    learned = "test" if config.folds else "train"  # with --folds all structures are in the test split
+    vectors = config.features and f"none, vectors of {config.features}"
+    return finetune.prepared(config, task, datasets, learned, vectors, ranks)
 
 
 def apply(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: str) -> None:

@@ -3,6 +3,7 @@
 import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -10,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
-from ...downstream.sample import Sample
+from ...downstream.sample import Sample, pack_samples
 from ...downstream.tasks import Task
 from ...files import ConfigError
 from ...sets.samples import Samples
@@ -25,32 +25,24 @@ from .folds import baseline_of_folds, check_groups, folds_of_families, permuted_
 from .results import TablePredictions
 
 
-class Embedded(Dataset):
-    """Samples whose `protein` is the input of the head (structures * B, d). The processes that load them make it."""
+def embed(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> results.Predictions:
+    """The input of the head for each sample, as its prediction.
 
-    def __init__(self, samples: Dataset, task: Task, amp: str):
-        self.samples = samples
-        self.task = task
-        self.amp = amp
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        return self.samples[key]
-
-    def collate(self, items: list[Sample]) -> tuple[Sample, list[str]]:
-        sample, names = self.samples.collate(items)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
-            return replace(sample, protein=self.task.represent(sample)), names
-
-
-def embed(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> results.Predictions:
-    """The input of the head for each sample, as its prediction. On a CPU samples go alone, as in `siamdiff embed`."""
+    On a CPU the processes that load samples embed them, each sample alone, as in `siamdiff embed`.
+    """
     if ranks.device.type != "cpu":
         return results.predict(task, dataset, config, ranks, task.represent)
+    embedding = copy(dataset)
+    embedding.collate = partial(embedded, task, config.amp)
     alone = Namespace(**{**vars(config), "batch_size": 1})
-    return results.predict(task, Embedded(dataset, task, config.amp), alone, ranks, attrgetter("protein"))
+    return results.predict(task, embedding, alone, ranks, attrgetter("protein"))
+
+
+def embedded(task: Task, amp: str, items: list[Sample]) -> tuple[Sample, list[str]]:
+    """A batch of samples whose `protein` is the input of the head (structures * B, d), and their names."""
+    sample, names = pack_samples(items)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=amp == "bf16"):
+        return replace(sample, protein=task.represent(sample)), names
 
 
 def fit_head(
@@ -145,7 +137,7 @@ def groups_of_rows(datasets: Sequence[Samples]) -> tuple[np.ndarray, np.ndarray]
     return copies, np.repeat([of_structure["family"] for of_structure in labels], rows)
 
 
-def of_composition(config: Namespace, task: Task, dataset: Dataset, ranks: Ranks) -> np.ndarray:
+def of_composition(config: Namespace, task: Task, dataset: Samples, ranks: Ranks) -> np.ndarray:
     """Length and composition of every sample, or the surroundings of every residue: (K, d)."""
     features = partial(composition.of_sample, residues=task.sees == "residues")
     return results.predict(task, dataset, config, ranks, features).prediction
@@ -161,10 +153,9 @@ def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[s
         return []
     target = np.concatenate([dataset.targets() for dataset in learned])
     copies, families = groups_of_rows(learned)
-    names = options.get("properties", ())
-    check_different(target, options["kind"], names)
+    check_different(target, options)
     folds = config.folds or 0
-    check_groups(target, copies, folds, names)
+    check_groups(target, copies, folds, options.get("properties", ()))
     structures = sum(len(dataset) for dataset in learned)
     count = len(np.unique(families))
     notes = []
@@ -191,12 +182,14 @@ def small_folds(size: int, folds: int) -> list[str]:
     return [f"{problem}{advice}. Copies and families count once"]
 
 
-def check_different(target: np.ndarray, kind: str, names: Sequence[str] = ()) -> None:
+def check_different(target: np.ndarray, options: Mapping) -> None:
     """Raise ConfigError if all values are the same, of several properties those of one."""
+    if options["kind"] == "labels":
+        return
     columns = target.reshape(len(target), -1).T
-    for name, values in zip(names or [""] * len(columns), columns):
+    for name, values in zip(options.get("properties", [""]), columns):
         known = np.unique(values[~np.isnan(values)])
-        if len(known) == 1 and kind != "labels":
+        if len(known) == 1:
             what = f"all values of {name}" if name else "all values"
             help = ". Label the others 0, for instance the residues that do not bind" if known[0] == 1 else ""
             raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart{help}")

@@ -3,7 +3,7 @@
 Of several properties there is an output for each, and the target is nan where one was not measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor, nn
@@ -119,13 +119,6 @@ class TableClasses(Classes):
         shares = baseline.get("mean") or np.bincount(target.astype(int), minlength=self.num_outputs)
         return int(np.argmin(shares))
 
-    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """As of all tasks, but the average precision is that of a random order: a constant has no order."""
-        found = super().baseline_metrics(baseline, target, groups)
-        if "auprc" in found:
-            found["auprc"] = metrics.auprc_of_chance(len(target), int(np.sum(target == self.rarer(target))))
-        return found
-
 
 if KINDS["classes"] is Classes:  # a plugin may have its own
     KINDS["classes"] = TableClasses
@@ -185,14 +178,6 @@ class AnswersOfProperties(Properties):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         losses = F.binary_cross_entropy_with_logits(output, target.nan_to_num(0.0), reduction="none")
         return over_measured(losses, target)
-
-    def baseline_metrics(self, baseline: Mapping, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """As of all tasks, but the average precision is that of a random order."""
-        found = super().baseline_metrics(baseline, target, groups)
-        chance = np.array([metrics.auprc_of_chance(*metrics.counts(values)) for values in target.T])
-        found |= {f"auprc:{name}": float(value) for name, value in zip(self.properties, chance)}
-        found["auprc"] = mean_of_finite(chance)
-        return found
 
 
 def of_properties(kind: type[Task]) -> type[Task]:
