@@ -20,7 +20,6 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets import ec
-from siamdiff_min.sets.samples import SAMPLES
 from siamdiff_min.training import checkpoint, tuning
 from siamdiff_min.training.config import finetune_options, for_seed
 from siamdiff_min.training.ranks import Ranks
@@ -68,17 +67,18 @@ def test_results_of_two_seeds(trained):
     for seed in (3, 4):
         best = best_of(trained, seed)
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
-        assert len(valid) == 3 and valid[int(best["epochs"]) - 1]["fmax"] == max(line["fmax"] for line in valid)
-        assert best["valid"]["fmax"] == valid[int(best["epochs"]) - 1]["fmax"] and tuple(best["labels"]) == ENZYMES
-        assert "structure_loss" not in valid[0] and "stage" not in valid[0]
+        assert [line["epoch"] for line in valid] == [1, 2, 3] and "stage" not in valid[0]
+        fmax_of = {line["epoch"]: line["fmax"] for line in valid}
+        assert best["valid"]["fmax"] == fmax_of[best["epochs"]] == max(fmax_of.values())
+        assert tuple(best["labels"]) == ENZYMES and results["best_epoch"][str(seed)] == best["epochs"]
 
 
 @pytest.mark.slow
 def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(trained):
     """The shares of the labels in training are the answer that looks at nothing."""
     results = results_of(trained)
-    share = np.bincount([i % 3 for i in range(8)], minlength=3) / 8
-    target = np.eye(3)[[i % 3 for i in range(11, 16)]]
+    share = np.array([3, 3, 2]) / 8
+    target = np.eye(3)[np.arange(11, 16) % 3]
     assert results["answer"] == {"mean": share.tolist()}
     assert results["constant"]["fmax"] == fmax(np.tile(share, (5, 1)), target) > 0.3
     assert results["interval"]["fmax"] is None and results["no_interval"].startswith("of 5 structures, too few")
@@ -86,49 +86,53 @@ def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(t
     sizes = {"train": 8, "valid": 3, "test": 5}
     assert results["splits"] == {split: {"samples": n, "structures": n} for split, n in sizes.items()}
     assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
-    for seed in "34":
-        best = best_of(trained, seed)
-        assert results["best_epoch"][seed] == best["epochs"]
 
 
 @pytest.mark.slow
 def test_predictions_are_those_that_were_scored(trained):
-    results = results_of(trained)
     for seed in (3, 4):
         rows = table(trained / f"seed-{seed}" / "predictions.tsv")
         assert [row["id"] for row in rows] == [f"{i + 1000}-A" for i in range(11, 16)]
-        target = np.array([[float(row[f"target:{label}"]) for label in ENZYMES] for row in rows])
-        assert target.argmax(1).tolist() == [i % 3 for i in range(11, 16)] and (target.sum(1) == 1).all()
-        score = np.array([[float(row[f"prediction:{label}"]) for label in ENZYMES] for row in rows])
-        assert np.isclose(fmax(score, target), results["test"][str(seed)]["fmax"], atol=1e-4)
+        target, score = (
+            [[float(row[f"{x}:{label}"]) for label in ENZYMES] for row in rows] for x in ("target", "prediction")
+        )
+        assert np.array_equal(target, np.eye(3)[np.arange(11, 16) % 3])
+        of_seed = results_of(trained)["test"][str(seed)]
+        assert np.isclose(fmax(score, np.array(target)), of_seed["fmax"], atol=1e-4)
     applied = table(*trained.glob("predicted-test-*.tsv"))  # by the last seed's model, to the files of the test split
     assert [row["id"] for row in applied] == [row["id"] for row in rows] and "target" not in "".join(applied[0])
-    for row, other in zip(applied, rows):
-        assert all(np.isclose(float(row[k]), float(other[k]), rtol=1e-4) for k in row if k.startswith("prediction"))
+    again = [[float(row[f"prediction:{label}"]) for label in ENZYMES] for row in applied]
+    assert np.allclose(again, score, rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_saved_model_scores_the_same(trained, enzymes, tmp_path):
-    model, results = trained / "seed-3" / "best.pt", results_of(trained)
-    options = ["--data", enzymes, "--num-workers", 0, "--batch-size", 2, "--device", "cpu", "--threads", 1]
-    finetune("--eval-only", model, *options, "--out", tmp_path / "eval")
+    model = ["--eval-only", trained / "seed-3" / "best.pt", "--num-workers", 0, "--device", "cpu", "--threads", 1]
+    data = ["--data", enzymes, "--batch-size", 2]
+    first = results_of(trained)
+    finetune(*model, *data, "--out", tmp_path / "eval")
     again = results_of(tmp_path / "eval")
-    assert again["test"] == {"3": results["test"]["3"]} and again["config"]["out"] != results["config"]["out"]
+    assert again["test"] == {"3": first["test"]["3"]} and again["config"]["out"] != first["config"]["out"]
     same = {"splits", "counts", "constant", "answer", "direction", "options"}
-    assert {key for key in same if again[key] != results[key]} == set() and again["best_epoch"]["3"]
-    finetune("--eval-only", model, *options, "--out", tmp_path / "two", world=2)
+    assert {key for key in same if again[key] != first[key]} == set() and again["best_epoch"]["3"]
+    finetune(*model, *data, "--out", tmp_path / "two", world=2)
     assert results_of(tmp_path / "two")["test"] == again["test"]
-    finetune("--eval-only", model, "--predict", enzymes / "valid", "--out", tmp_path, "--num-workers", 0)
-    first = {path: path.read_bytes() for path in tmp_path.glob("predicted-*.tsv")}
-    assert [len(table(path)) for path in first] == [3]
-    shutil.copytree(enzymes / "train", other := tmp_path / "other" / "valid")  # other structures of the same name
-    finetune("--eval-only", model, "--predict", other, "--out", tmp_path, "--num-workers", 0)
-    assert sorted(len(table(path)) for path in tmp_path.glob("predicted-valid-*.tsv")) == [3, 8]
-    assert all(path.read_bytes() == content for path, content in first.items())
     shutil.copytree(enzymes, alone := tmp_path / "alone", ignore=lambda *_: ["train", "valid"])
-    said = finetune("--eval-only", model, *options[2:], "--data", alone, "--out", tmp_path / "three")
+    said = finetune(*model, "--data", alone, "--out", tmp_path / "three")
     assert "samples     test 5" in said and "without a file" not in said
     assert results_of(tmp_path / "three")["test"] == again["test"]
+
+
+@pytest.mark.slow
+def test_structures_of_another_folder_of_the_same_name_get_another_table(trained, enzymes, tmp_path):
+    shutil.copytree(enzymes / "train", other := tmp_path / "other" / "valid")
+    model = ["--eval-only", trained / "seed-3" / "best.pt", "--out", tmp_path, "--num-workers", 0]
+    finetune(*model, "--predict", enzymes / "valid")
+    (first,) = tmp_path.glob("predicted-*.tsv")
+    before = first.read_bytes()
+    finetune(*model, "--predict", other)
+    assert sorted(len(table(path)) for path in tmp_path.glob("predicted-valid-*.tsv")) == [3, 8]
+    assert first.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -169,40 +173,34 @@ def test_frozen_from_scratch_sees_values_of_order_one(enzymes, tmp_path):
     """Nothing else would teach its batch norm what to subtract and to divide by."""
     finetune("--task", "ec", "--data", enzymes, *SMALL, "--max-steps", 1, "--freeze", "--out", tmp_path)
     state = best_of(tmp_path, 0)["state"]
-    encoder = ENCODERS["gearnet"]("residue", "tiny")
-    weights.load_weights(encoder, {k[8:]: v for k, v in state.items() if k.startswith("encoder.")}, "best.pt")
-    data = ec.ec_set(enzymes)
-    protein = SAMPLES["ec"](open_store(data.train, workers=1), classes=data.classes)[0, 0].protein
+    encoder = ENCODERS["gearnet"]("residue", "tiny").eval()
+    encoder.load_state_dict({name: state[f"encoder.{name}"] for name in encoder.state_dict()})
+    protein = encoder.builder.select_nodes(open_store(ec.ec_set(enzymes).train, workers=1).read(0))
     with torch.no_grad():
-        node = encoder.eval()(encoder.builder.select_nodes(protein)).node
+        assert 0.3 < encoder(protein).node.std() < 3
         for norm in (m for m in encoder.modules() if isinstance(m, torch.nn.BatchNorm1d)):
             norm.reset_running_stats()
-        blind = encoder(encoder.builder.select_nodes(protein)).node
-    assert 0.3 < node.std() < 3 and blind.std() > 10
+        assert encoder(protein).node.std() > 10
 
 
 class Split(list):
     """The targets of a split, in place of its samples."""
 
-    entry = (0, 0)  # of the store that both are from
     checksum = "0"
-    num_targets = property(len)
-
-    def targets(self) -> np.ndarray:
-        return np.array(self)
 
 
 @pytest.fixture(scope="module")
-def labelled(tmp_path_factory) -> Path:
-    """Eight structures with a class each, and their table."""
+def labelled(tmp_path_factory) -> list:
+    """The options for a table of eight structures with a class each."""
     folder = tmp_path_factory.mktemp("labelled")
-    protein, rows = real_protein("1LCD_A", torch.float32), ["name\tvalue\tsplit"]
-    (folder / "data").mkdir()
+    protein = real_protein("1LCD_A", torch.float32)
+    rows = ["name\tvalue\tsplit"]
     for i, split in enumerate(["train"] * 4 + ["valid"] * 2 + ["test"] * 2):
-        write_pdb(folder / "data" / f"p{i}.pdb", protein.crop(i, 20 + 2 * i))
-        rows.append(f"p{i}\t{['protease', 'kinase', 'unknown'][(i % 2) + (i == 7)]}\t{split}")
-    (folder / "labels.tsv").write_text("\n".join(rows) + "\n")
-    return folder
+        write_pdb(folder / f"p{i}.pdb", protein.crop(i, 20 + 2 * i))
+        rows.append(f"p{i}\t{('protease', 'kinase', 'unknown')[(i % 2) + (i == 7)]}\t{split}")
+    labels = folder.with_suffix(".tsv")
+    labels.write_text("\n".join(rows) + "\n")
+    return ["--data", folder, "--labels", labels]
 
 
 @pytest.mark.parametrize(
@@ -215,78 +213,74 @@ def labelled(tmp_path_factory) -> Path:
 )
 def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled, tmp_path, before, after):
     """The training split is the same. A class of the test split alone moves the columns of the others."""
-    text, out = (labelled / "labels.tsv").read_text(), tmp_path / "out"
+    out = tmp_path / "out"
     other = tmp_path / "labels.tsv"
-    other.write_text(re.sub(before, after, text))
-    options = ["--task", "table", "--level", "residue", "--data", labelled / "data", *SMALL, "--out", out]
-    finetune(*options, "--labels", labelled / "labels.tsv")
-    kept = (out / "results.json").read_bytes()
-    said = finetune(*options, "--labels", other, status=1)
+    other.write_text(re.sub(before, after, labelled[-1].read_text()))
+    options = ["--task", "table", "--level", "residue", *SMALL, "--out", out, *labelled]
+    finetune(*options)
+    kept = results_of(out)
+    said = finetune(*options[:-1], other, status=1)
     assert "error: " in said and "Choose another --out" in said and "Traceback" not in said
     assert "with other data: validation split or classes was" in said or callable(after)
-    assert (out / "results.json").read_bytes() == kept
+    assert results_of(out) == kept
 
 
 def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
-    data, out = ["--data", labelled / "data", "--labels", labelled / "labels.tsv"], tmp_path / "out"
-    options = ["--task", "table", "--level", "residue", *data, *SMALL, "--out", out, "--resume", out, "--seeds", 0, 1]
-    out.mkdir()
+    options = ["--task", "table", "--level", "residue", *labelled, *SMALL, "--seeds", 0, 1]
+    options += ["--out", tmp_path, "--resume", tmp_path]
     assert "resumed" not in finetune(*options, "--max-steps", 2)
     assert finetune(*options).count("resumed from") == 2
 
 
 def test_a_frozen_encoder_gives_the_same_in_any_number_of_processes(labelled, tmp_path):
-    options = ["--task", "table", "--level", "residue", "--size", "tiny", "--freeze", "--device", "cpu"]
-    options += ["--data", labelled / "data", "--labels", labelled / "labels.tsv"]
-    for workers, world in ((2, 1), (0, 2)):
-        finetune(*options, "--num-workers", workers, "--out", tmp_path / f"{workers}-{world}", world=world)
-    written = {path.read_bytes() for path in tmp_path.glob("*/seed-0/predictions.tsv")}
-    assert len(written) == 1 and len([*tmp_path.iterdir()]) == 2
-    results = results_of(tmp_path / "0-2")
+    options = ["--task", "table", *labelled, "--level", "residue", "--size", "tiny", "--freeze", "--device", "cpu"]
+    finetune(*options, "--num-workers", 2, "--out", tmp_path / "one")
+    finetune(*options, "--num-workers", 0, "--out", tmp_path / "two", world=2)
+    one, two = ((tmp_path / out / "seed-0" / "predictions.tsv").read_bytes() for out in ("one", "two"))
+    assert one == two
+    results = results_of(tmp_path / "two")
     assert results["made"]["processes"] == "2 x cpu" and results["made"]["threads"] == 1
     assert results["made"]["started_from"] is None and "epochs" not in results["config"]
 
 
 @pytest.fixture
 def minimised(tmp_path, monkeypatch):
-    """Fine-tuning in which `engine.train` only validates; the k-th validation measures entry k of the split."""
+    """Fine-tuning in which `engine.train` only validates; the k-th validation measures entry k of `valid`."""
 
-    def run(datasets: dict, *options, epochs=(1.0, 2.0, 3.0), measure="global_spearman", best=None, losses=()):
-        calls, started = iter(range(len(epochs))), []
-        argv = ["--task", "psr", "--level", "residue", "--out", str(tmp_path), *options]
-        config = for_seed(finetune_options(argv), 0)
+    def run(valid, *options, epochs=(1.0, 2.0, 3.0), measure="global_spearman", best=None, losses=()):
+        config = for_seed(
+            finetune_options(["--task", "psr", "--level", "residue", "--out", str(tmp_path), *options]), 0
+        )
         Path(config.out).mkdir(parents=True, exist_ok=True)
-
-        def predict(task, data, *_):
-            return Namespace(prediction=data, target=next(calls), groups=(), names=())
+        task = TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
+        task.measures, task.best = (measure,), best
+        place, loss, started = iter(range(len(valid))), iter(losses), []
+        task.metrics = lambda split, *_: {measure: split[next(place)]}
+        splits = {"train": Split([9.0, 2.0, 1.0]), "valid": Split(valid), "test": Split([1.0, 2.0, 9.0])}
 
         def train(run, validate):
             started.append(run.plateau)
             for epoch in epochs:
                 validate(epoch)
 
-        monkeypatch.setattr(tuning.results, "predict", predict)
+        def predict(task, split, *_):
+            return Namespace(prediction=split, target=(), groups=(), names=())
+
         step = len(checkpoint.checkpoints(Path(config.out)))
+        monkeypatch.setattr(tuning.results, "predict", predict)
         monkeypatch.setattr(tuning.engine, "Run", lambda *_, **about: Namespace(step=step, plateau=_[4]))
         monkeypatch.setattr(tuning.engine, "begin", lambda run: None)
         monkeypatch.setattr(tuning.engine, "train", train)
-        monkeypatch.setattr(tuning, "evaluate", lambda *_: {"loss": losses[next(measured)]})
-        measured, task = iter(range(len(epochs))), TASKS["psr"](ENCODERS["gearnet"]("residue", "tiny"))
-        task.measures, task.best = (measure,), best
-        task.metrics = lambda score, target, groups: {measure: score[target]}
-        tuning.train(config, task, datasets, (), Ranks(torch.device("cpu")))
-        return weights.read_weights(f"{config.out}/best.pt", weights.MODEL), started[0]
+        monkeypatch.setattr(tuning, "evaluate", lambda *_: {"loss": next(loss)})
+        tuning.train(config, task, splits, (), Ranks(torch.device("cpu")))
+        return best_of(tmp_path, 0), started[0]
 
     return run
 
 
-def splits(*valid: float) -> dict:
-    return {"train": Split([9.0, 2.0, 1.0]), "valid": Split(valid), "test": Split([1.0, 2.0, 9.0])}
-
-
 @pytest.mark.parametrize(
     "valid, how, chosen, follows",
-    [  # the first epoch is best in training, and the last on the test split
+    [
         ((1.0, 3.0, 2.0), {}, 2.0, ("global_spearman", "max")),
         ((2.0, 1.0, 3.0), {"measure": "rmse"}, 2.0, ("rmse", "min")),
         ((2.0, 1.0, 3.0), {"measure": "degrees", "best": "min"}, 2.0, ("degrees", "min")),
@@ -297,7 +291,7 @@ def splits(*valid: float) -> dict:
     ],
 )
 def test_the_best_epoch_and_the_learning_rate_follow_the_validation(minimised, capsys, valid, how, chosen, follows):
-    best, plateau = minimised(splits(*valid), **how)
+    best, plateau = minimised(valid, **how)
     assert best["epochs"] == chosen and plateau == follows
     said = "no epoch could be compared (global_spearman could not be measured, or none was whole): best.pt is"
     assert (said in capsys.readouterr().out) is bool(np.isnan(valid).all())
@@ -306,15 +300,15 @@ def test_the_best_epoch_and_the_learning_rate_follow_the_validation(minimised, c
 @pytest.mark.parametrize("before, chosen, value", [((1.0, 3.0, 2.0), 2.0, 3.0), ((np.nan,) * 3, 4.0, 2.5)])
 def test_a_resumed_run_remembers_the_best_epoch(minimised, tmp_path, before, chosen, value):
     """Unless its metric was not a number, as AUROC if all samples are of one class."""
-    minimised(splits(*before))
+    minimised(before)
     checkpoint.save(tmp_path / "seed-0", 3, {}, 1)
-    best, _ = minimised(splits(2.0, 2.5), epochs=(3.0, 4.0))
+    best, _ = minimised((2.0, 2.5), epochs=(3.0, 4.0))
     assert best["epochs"] == chosen and best["valid"]["global_spearman"] == value
 
 
 def test_in_the_released_code_the_learning_rate_follows_the_training_loss(minimised):
     """It falls while the loss of PSR falls (differences.md, row 21)."""
-    assert minimised(splits(1.0, 2.0, 3.0), "--preset", "official", "--resume", "never")[1] == ("loss", "max")
+    assert minimised((1.0, 2.0, 3.0), "--preset", "official", "--resume", "never")[1] == ("loss", "max")
 
 
 def test_what_cannot_be_is_said(tmp_path):

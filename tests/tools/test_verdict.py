@@ -266,27 +266,26 @@ def test_the_interval_of_a_difference(folds, factor):
 
 
 def test_composition_and_log_length():
-    two = Protein.pack([real_protein("1LCD_A"), real_protein("1LCD_A").crop(3, 10)])
-    found = composition(two).numpy()
-    for row, types in zip(found, (two.residue_type[:51], two.residue_type[51:])):
-        count = np.bincount(types.numpy(), minlength=20)
-        assert np.abs(row[:20] - count / len(types)).max() < 1e-12 and row[20] == np.log(len(types))
+    whole = real_protein("1LCD_A")
+    part = whole.crop(3, 10)
+    found = composition(Protein.pack([whole, part])).numpy()
+    for row, protein in zip(found, (whole, part)):
+        share = np.bincount(protein.residue_type, minlength=20) / protein.num_residues
+        assert np.abs(row - [*share, np.log(protein.num_residues)]).max() < 1e-12
 
 
 def test_surroundings_of_a_residue():
     """Its type, those of two neighbours on each side in its chain, and the number of residues within 10 angstrom."""
     protein = real_protein("2BEG")
-    focus = torch.zeros(protein.num_residues, dtype=torch.bool)
     rows = [0, 1, 60, protein.num_residues - 1]
-    focus[rows] = True
+    focus = torch.isin(torch.arange(protein.num_residues), torch.tensor(rows))
     found = surroundings(protein, focus).numpy()
-    ca = protein.pos[protein.atom_name == CA].numpy()
-    types = protein.residue_type.tolist()
+    types = np.eye(20)[protein.residue_type]
     for row, i in zip(found, rows):
-        blocks = row[:100].reshape(5, 20)
-        for block, offset in zip(blocks, (0, -1, 1, -2, 2)):
-            j = i + offset
-            there = 0 <= j < len(types) and protein.chain[j] == protein.chain[i]
-            assert np.array_equal(block, np.eye(20)[types[j]] if there else np.zeros(20))
-        distance = np.linalg.norm(ca - ca[i], axis=1)
-        assert row[100] == (distance <= RADIUS).sum() - 1
+        blocks = np.zeros((5, 20))
+        for block, j in zip(blocks, (i, i - 1, i + 1, i - 2, i + 2)):
+            if 0 <= j < len(types) and protein.chain[j] == protein.chain[i]:
+                block[:] = types[j]
+        assert np.array_equal(row[:100], blocks.ravel())
+    ca = protein.pos[protein.atom_name == CA]
+    assert np.array_equal(found[:, 100], (torch.cdist(ca[rows], ca) <= RADIUS).sum(1) - 1)

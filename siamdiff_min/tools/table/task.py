@@ -38,7 +38,9 @@ def table_task(
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
     build = of_properties(KINDS[kind]) if properties else KINDS[kind]
-    task = (of_residues(build) if residues else build)(encoder, num_outputs)
+    if residues:
+        build = type(build.__name__, (OfResidues, build), {})
+    task = build(encoder, num_outputs)
     if metric and metric not in task.measures:
         raise ConfigError(f"--metric {metric} is not for {kind}, which has {', '.join(task.measures)}")
     decides = metric or task.measures[0]
@@ -55,20 +57,14 @@ def table_task(
     return task
 
 
-# ---- of residues ----------------------------------------------------------------------------------------------------
+class OfResidues(Task):
+    """Before a kind of targets: each is of a residue in focus."""
 
+    sees = "residues"
 
-def of_residues(kind: type[Task]) -> type[Task]:
-    """This kind of targets, of each residue in focus."""
-
-    class OfResidues(kind):
-        sees = "residues"
-
-        def represent(self, sample: Sample) -> Tensor:
-            protein = self.encoder.builder.select_nodes(sample.protein)
-            return self.encoder(protein).residue[sample.focus]
-
-    return OfResidues
+    def represent(self, sample: Sample) -> Tensor:
+        protein = self.encoder.builder.select_nodes(sample.protein)
+        return self.encoder(protein).residue[sample.focus]
 
 
 # ---- classes ---------------------------------------------------------------------------------------------------------
@@ -136,23 +132,18 @@ class Properties(Task):
         return over_measured(super().loss(output, target.nan_to_num(0.0)), target)
 
     def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """The metrics of each property, and for every metric their mean."""
+        """The metrics of each property, and for every metric their mean: of errors in standard deviations."""
         values = {}
         there = ~np.isnan(target)
         for name in self.measures:
             compute = getattr(metrics, name)
-            of_properties = []
-            for i, measured in enumerate(there.T):
-                of_properties.append(compute(prediction[measured, i], target[measured, i]))
-            comparable = np.array(of_properties) / self.unit(name)
-            values[name] = mean_of_finite(comparable)
-            for of, value in zip(self.properties, of_properties):
-                values[f"{name}:{of}"] = value
+            found = np.array([compute(prediction[rows, i], target[rows, i]) for i, rows in enumerate(there.T)])
+            in_units = isinstance(self, Regression) and metrics.BEST[name] == "min"
+            comparable = found / self.std.cpu().numpy() if in_units else found
+            finite = comparable[np.isfinite(comparable)]
+            values[name] = float(finite.mean()) if len(finite) else np.nan
+            values |= {f"{name}:{of}": value for of, value in zip(self.properties, found.tolist())}
         return values
-
-    def unit(self, measure: str) -> np.ndarray | float:
-        """What a measure of each property is divided by before the mean over properties is taken."""
-        return 1.0
 
     def direction(self, measure: str) -> str | None:
         name, _, of = measure.partition(":")  # of a property it is NAME:PROPERTY
@@ -167,9 +158,6 @@ class NumbersOfProperties(Properties):
     def baseline_loss(self, target: Tensor) -> Variance:
         standardised = self.standardise(target)
         return Variance.of(standardised[~standardised.isnan()])
-
-    def unit(self, measure: str) -> np.ndarray | float:
-        return self.std.cpu().numpy() if metrics.BEST[measure] == "min" else 1.0
 
 
 class AnswersOfProperties(Properties):
@@ -192,14 +180,3 @@ def over_measured(losses: Tensor, target: Tensor) -> Tensor:
     """Losses (B,) of samples with several properties (B, C); their mean is that over all values that were measured."""
     there = ~target.isnan()
     return (losses * there).sum(-1) * (len(target) / there.sum())
-
-
-def mean_of_finite(values: np.ndarray) -> float:
-    """The mean of the finite values; nan if there are none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else np.nan
-
-
-def properties_of(task: Task) -> Sequence[str]:
-    """The names of the properties of a task; none of a single one."""
-    return getattr(task, "properties", ())
