@@ -67,8 +67,8 @@ def test_results_of_two_seeds(trained):
     for seed in (3, 4):
         best = best_of(trained, seed)
         valid = [line for line in lines(trained / f"seed-{seed}") if line["split"] == "valid"]
-        assert [line["epoch"] for line in valid] == [1, 2, 3] and "stage" not in valid[0]
-        fmax_of = {line["epoch"]: line["fmax"] for line in valid}
+        assert [line["epoch"] for line in valid] == [0, 1, 2] and "stage" not in valid[0]
+        fmax_of = {line["epoch"] + 1: line["fmax"] for line in valid}
         assert best["valid"]["fmax"] == fmax_of[best["epochs"]] == max(fmax_of.values())
         assert tuple(best["labels"]) == ENZYMES and results["best_epoch"][str(seed)] == best["epochs"]
 
