@@ -523,5 +523,5 @@ def test_a_loop_that_has_moved_stands_out(tmp_path, monkeypatch, capsys):
     assert np.array_equal(*found) and (np.abs(number[value.argsort()[-5:]] - 39) <= 4).all()
     assert value[np.abs(number - 39) <= 4].mean() > 1.5 and np.median(value[np.abs(number - 39) > 15]) < 0.8
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
-    values = color.read_values(Path("compare.csv"), "a")
-    assert len(color.color("a.pdb", Path("a.pdb").read_text(), values)[1]) == 108
+    _, values = color.read_values(Path("compare.csv"), "a")
+    assert len(color.color(Path("a.pdb"), values)[1]) == 108

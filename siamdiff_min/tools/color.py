@@ -12,51 +12,44 @@ import math
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
 
 from ..files import ConfigError, first_three, printable, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
-from ..reading.columns import WIDEST, Atoms
+from ..reading.columns import WIDEST
 from ..reading.endings import without_ending
-from ..reading.parse import is_binary_cif, models_in, name_of
+from ..reading.parse import is_binary_cif, models_in
 from ..reading.policy import told_apart
 from ..reading.sources import find_structures
 from .mutants.mutation_names import parse
 from .options import VALUE_COLUMNS
 from .table.labels import read_spreadsheet, structure_called
 
-B_FACTOR = f"{SITE}B_iso_or_equiv"
-Residue = tuple[str, str]  # chain; number with insertion code, "52A"
-
-
-class Values(NamedTuple):
-    """The numbers of a table."""
-
-    column: str
-    numbers: dict[Residue, tuple[float, str]]  # and the type, if the table names it; the chain is "" if it does not say
+B_FACTOR = f"{SITE}b_iso_or_equiv"
+Residue = tuple[str, str]  # chain, "" if a table does not say; number with insertion code, "52A"
+Numbers = dict[Residue, tuple[float, str]]  # and the type, "" if the table does not name it
 
 
 def run(args: Namespace) -> int:
     """Write the copy that `options.color` asks for."""
     # The table's rows of this structure, onto a copy of the file.
+    column, numbers = read_values(args.table, args.structure.name, args.column)
+    copy, found = color(args.structure, numbers, args.chain)
     name = without_ending(args.structure.name)
-    values = read_values(args.table, args.structure.name, args.column)
-    copy, found = color(args.structure, read_text(args.structure), values, args.chain)
     ending = args.structure.name.removesuffix(".gz").removeprefix(name)
-    out = args.out or Path(re.sub(r"[^\w.-]+", "-", f"{name}-{values.column}{ending}"))
+    out = args.out or Path(re.sub(r"[^\w.-]+", "-", f"{name}-{column}{ending}"))
     if out.resolve() == args.structure.resolve():
         raise ConfigError(f"--out {out} is the structure itself, which is never replaced")
-    scripts = write_copy(out, copy, found)
+    pymol, chimerax = write_copy(out, copy, found)
 
     # What was done, and how to look at it.
-    numbers = list(found.values())
-    low, high = min(numbers), max(numbers)
-    counts = f"{len(found)} of {len(values.numbers)} residues of the table"
-    print(printable(f"{out}: {values.column} of {counts}, {low:.4g} to {high:.4g}"))
-    pymol, chimerax = scripts
+    low, high = min(found.values()), max(found.values())
+    print(
+        printable(f"{out}: {column} of {len(found)} of {len(numbers)} residues of the table, {low:.4g} to {high:.4g}")
+    )
     print(printable(f"with its colours and a legend: pymol {pymol}, or chimerax {chimerax}"))
     return 0
 
@@ -69,10 +62,9 @@ def color_predictions(table: Path, source: Path) -> list[Path]:
     copies = []
     for structure in find_structures(source).sources:
         if structure.member is None:
-            path = Path(structure.path)
-            values = read_values(table, structure.name, "prediction")
-            copy, found = color(path, read_text(path), values)
-            ending = ".cif" if is_mmcif(copy.encode("latin-1")) else ".pdb"
+            _, numbers = read_values(table, structure.name, "prediction")
+            copy, found = color(Path(structure.path), numbers)
+            ending = ".cif" if is_mmcif(copy) else ".pdb"
             copies.append(table.with_suffix("") / f"{structure.name}{ending}")
             write_copy(copies[-1], copy, found)
     return copies
@@ -81,51 +73,32 @@ def color_predictions(table: Path, source: Path) -> list[Path]:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def read_atoms(source, data: str | bytes | None = None) -> Iterator[Atoms]:
-    """The atoms of one model after the other, with the chains and insertion codes of `read_structure`.
-
-    `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
-    """
-    path = name_of(source)
-    for atoms, _, _ in models_in(source, path, data, None):
-        yield told_apart(path, atoms, None, True)[0]
-
-
-def read_values(path: Path, file: str, column: str | None = None) -> Values:
-    """The numbers of one structure in a table: of the exact name `file`, or that without its ending.
-
-    Raises StructureError.
+def read_values(path: Path, file: str, column: str | None = None) -> tuple[str, Numbers]:
+    """The title of a column of a table, and its numbers of one structure: of the exact name `file`, or that without its
+    ending. Raises StructureError.
     """
     titles, *rows = read_spreadsheet(path).values()
     with structure_errors(path, "malformed table"):
-        known = [title for title in VALUE_COLUMNS if title in titles]
-        if column not in titles and (column or not known):
-            raise ValueError(f"no column {column or VALUE_COLUMNS[0]}; there are {', '.join(titles)}: see --column")
-        column = column or known[0]
-        rows = [dict(zip(titles, cells)) for cells in rows]
-        places = [residue_of(row) for row in rows]
-        name = structure_called(file, {structure for structure, _, _ in places})
+        column = column or next((title for title in VALUE_COLUMNS if title in titles), VALUE_COLUMNS[0])
+        if column not in titles:
+            raise ValueError(f"no column {column}; there are {', '.join(titles)}: see --column")
+        by_title = [dict(zip(titles, cells)) for cells in rows]
+        places = [residue_of(row) for row in by_title]
+        there = {structure for structure, _, _ in places}
+        name = structure_called(file, there)
 
         # All numbers of a residue; rows of other structures are left out.
-        numbers = defaultdict(list)
+        values = defaultdict(list)
         types = {}
-        others = set()
-        for row, (structure, residue, letter) in zip(rows, places):
-            if structure not in ("", name, f"{name}_{residue[0]}"):
-                others.add(structure)
-                continue
+        for row, (structure, residue, letter) in zip(by_title, places):
             value = float(row[column] or "nan")
-            if math.isfinite(value):
-                numbers[residue].append(value)
-            if letter:
+            if structure in ("", name, f"{name}_{residue[0]}") and math.isfinite(value):
+                values[residue].append(value)
                 types[residue] = letter
-        if not numbers:
-            known = f", but of {first_three(sorted(others))}" if others else ""
-            raise ValueError(f"no number of {name} in it{known}")
-    means = {}
-    for residue, several in numbers.items():
-        means[residue] = math.fsum(several) / len(several), types.get(residue, "")
-    return Values(column, means)
+        if not values:
+            others = sorted(there - {"", name})
+            raise ValueError(f"no number of {name} in it" + (f", but of {first_three(others)}" if others else ""))
+        return column, {residue: (fmean(several), types[residue]) for residue, several in values.items()}
 
 
 def residue_of(row: Mapping[str, str]) -> tuple[str, Residue, str]:
@@ -137,53 +110,49 @@ def residue_of(row: Mapping[str, str]) -> tuple[str, Residue, str]:
         return "", (mutation.chain, f"{mutation.number}{mutation.code}"), mutation.own
     if "number" in row:
         kind = row.get("residue") or row.get("type") or ""
-        letter = ONE_LETTER[RESIDUE_INDEX[PARENT[kind]]] if kind in PARENT else kind
         place = row["number"] + row.get("code", "")
-        return row.get("name", ""), (row.get("chain", ""), place), letter
+        return row.get("name", ""), (row.get("chain", ""), place), letter_of(kind) or kind
     structure, *residue = row.get("id", "").rsplit(":", 2)
     if len(residue) != 2:
         raise ValueError("no residue in it: it takes columns chain and number, an id like 1abc:A:52, or a mutation")
     return structure, tuple(residue), ""
 
 
+def letter_of(kind: str) -> str:
+    """The letter of an amino acid by its name of three, "" of anything else."""
+    return ONE_LETTER[RESIDUE_INDEX[PARENT[kind]]] if kind in PARENT else ""
+
+
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, also of a .gz: a character for each byte. Raises StructureError."""
-    with structure_errors(path, "cannot be opened"):
-        content = path.read_bytes()
-        if content.startswith(b"\x1f\x8b"):
-            content = gzip.decompress(content)
-    return content.decode("latin-1")
-
-
-def color(path: Path, text: str, values: Values, chain: str | None = None) -> tuple[str, dict[Residue, float]]:
-    """A copy of the text with the numbers as B factors, and the numbers of the residues that are in it.
+def color(path: Path, numbers: Numbers, chain: str | None = None) -> tuple[bytes, dict[Residue, float]]:
+    """A copy of a file with the numbers as B factors, and the numbers of the residues that are in it.
 
     Residues without a number get one that is smaller than all others, so that a viewer can tell them apart. Raises
     StructureError if the file has none of the residues, or another type of one, or cannot hold the numbers.
     """
     with structure_errors(path, "not coloured"):
-        content = text.encode("latin-1")
+        content = path.read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
         if is_binary_cif(content):
             raise ValueError("BinaryCIF is no text: give mmCIF or PDB")
-        residues = residues_of(path, text)
-        if not residues:
-            raise ValueError("no atoms in it")
-        (first, _), _ = next(iter(residues.values()))
+        residues = residues_of(path, content)
+        types = dict(residues.values())
+        first, _ = any_residue = next(iter(types), ("", "none"))
 
         # The table by the chains of the file, and what of it is there.
-        first = chain or first  # of rows that name no chain
-        numbers = {(own or first, place): number for (own, place), number in values.numbers.items()}
         found = {}
-        for residue, kind in residues.values():
-            if residue in numbers:
-                found[residue], letter = numbers[residue]
-                check_type(residue, kind, letter)
+        for (own, place), (number, letter) in numbers.items():
+            residue = own or chain or first, place
+            if residue in types:
+                kind = letter_of(types[residue])
+                if letter and kind and kind != letter:  # so the numbers are other ones
+                    raise ValueError(f"{label(residue)} is {kind}, but {letter} in the table")
+                found[residue] = number
         if not found:
-            residue, _ = next(iter(residues.values()))
-            raise ValueError(f"it has none of the residues of the table; its first one is {label(residue)}")
+            raise ValueError(f"it has none of the residues of the table; its first one is {label(any_residue)}")
 
         # The text between the B factors stays as it is.
         low, high = min(found.values()), max(found.values())
@@ -191,25 +160,19 @@ def color(path: Path, text: str, values: Values, chain: str | None = None) -> tu
         mmcif = is_mmcif(content)
         write = "{:.8g}".format if mmcif else six_columns(nothing, high)
         written = {place: write(found.get(residue, nothing)) for place, (residue, _) in residues.items()}
-        return (into_mmcif if mmcif else into_pdb)(text, written), found
+        copy = (into_mmcif if mmcif else into_pdb)(content.decode("latin-1"), written)  # a character for each byte
+        return copy.encode("latin-1"), found
 
 
-def residues_of(path: Path, text: str) -> dict[int, tuple[Residue, str]]:
+def residues_of(path: Path, content: bytes) -> dict[int, tuple[Residue, str]]:
     """Of every atom, by its place in the file, the residue and the type of it, as `read_structure` calls them."""
     found = {}
-    for atoms in read_atoms(path, text):
-        chains, codes, kinds = atoms.chain.texts(), atoms.code.texts(), atoms.residue.texts()
-        for k, (place, number) in enumerate(zip(atoms.place.tolist(), atoms.number.tolist())):
-            found[place] = (chains[k], f"{number}{codes[k].strip()}"), kinds[k]
+    for model, _, _ in models_in(path, str(path), content, None):
+        atoms, _ = told_apart(str(path), model, None, True)
+        names = zip(atoms.number.tolist(), atoms.code.texts())
+        residues = zip(atoms.chain.texts(), [f"{number}{code.strip()}" for number, code in names])
+        found |= dict(zip(atoms.place.tolist(), zip(residues, atoms.residue.texts())))
     return found
-
-
-def check_type(residue: Residue, kind: str, letter: str) -> None:
-    """Raise ValueError if the table has another type for a residue: its numbers are other ones."""
-    if letter and kind in PARENT:
-        own = ONE_LETTER[RESIDUE_INDEX[PARENT[kind]]]
-        if own != letter:
-            raise ValueError(f"{label(residue)} is {own}, but {letter} in the table")
 
 
 def label(residue: Residue) -> str:
@@ -223,12 +186,10 @@ def six_columns(low: float, high: float) -> Callable[[float], str]:
     Raises ValueError if these are too few to tell the numbers apart.
     """
     for digits in range(4, -1, -1):
-        longest = max(len(f"{end:.{digits}f}") for end in (low, high))
-        if longest <= 6:
-            break
-    if longest > 6 or (high - low) < 100 * 10**-digits:  # a hundred steps of colour
-        raise ValueError(f"six columns cannot hold {low:.3g} to {high:.3g} (grey, highest): scale them, or take mmCIF")
-    return f"{{:6.{digits}f}}".format
+        longest = max(len(f"{low:.{digits}f}"), len(f"{high:.{digits}f}"))
+        if longest <= 6 and (high - low) >= 100 * 10**-digits:  # a hundred steps of colour
+            return f"{{:6.{digits}f}}".format
+    raise ValueError(f"six columns cannot hold {low:.3g} to {high:.3g} (grey, highest): scale them, or take mmCIF")
 
 
 def into_pdb(text: str, written: Mapping[int, str]) -> str:
@@ -241,66 +202,57 @@ def into_pdb(text: str, written: Mapping[int, str]) -> str:
 
 
 def into_mmcif(text: str, written: Mapping[int, str]) -> str:
-    """An mmCIF file with these B factors, by the row of its table of atoms; without the column, it gets one."""
-    ends = re.search("\r\n|\r|\n", text)
+    """An mmCIF file with these B factors, by the row of its table of atoms. Raises ValueError."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    sites = (table for table in tables_in(plain) if table[0][0].lower().startswith(SITE))
-    names, begin, end = next(sites, ([], 0, 0))
+    tables = (table for table in tables_in(plain) if table[0][0].lower().startswith(SITE))
+    names, begin, end = next(tables, ([], 0, 0))
     values = simple_values(plain[begin:end], len(names)) if names else None
     if values is None or len(values) != len(written) * len(names):
         raise ValueError("blanks alone do not tell where the values of its atoms are")
-
-    # Of every row the value that is replaced, or the place behind its last one.
     titles = [title.lower() for title in names]
-    rows = range(len(written))
-    if B_FACTOR.lower() in titles:
-        which = [row * len(titles) + titles.index(B_FACTOR.lower()) for row in rows]
-        starts = values.start[which] - WIDEST
-        stops = values.end[which] - WIDEST
-        pieces = [plain[:begin]]
-        before = ""
-    else:
-        starts = [values.next_blank((row + 1) * len(titles) - 1) for row in rows]
-        stops = starts
-        pieces = [plain[:begin], B_FACTOR, "\n"]
-        before = " "
-    done = begin
-    for row, start, stop in zip(rows, starts, stops):
-        pieces.append(plain[done : begin + int(start)])
-        pieces.append(before + written[row])
-        done = begin + int(stop)
-    copy = "".join([*pieces, plain[done:]])
-    return copy.replace("\n", ends[0]) if ends else copy
+    if B_FACTOR not in titles:
+        raise ValueError(f"no column {B_FACTOR} to write into: give PDB")
+
+    # Of every row the value that is replaced.
+    column = values.take(slice(titles.index(B_FACTOR), None, len(titles)))
+    places = zip(column.start - WIDEST + begin, column.end - WIDEST + begin)
+    pieces = []
+    done = 0
+    for row, (start, stop) in enumerate(places):
+        pieces += [plain[done:start], written[row]]
+        done = stop
+    return "".join([*pieces, plain[done:]])
 
 
 # ---- in a viewer -----------------------------------------------------------------------------------------------------
 
 
-def write_copy(path: Path, copy: str, found: Mapping[Residue, float]) -> list[Path]:
+def write_copy(path: Path, copy: bytes, found: Mapping[Residue, float]) -> list[Path]:
     """Write a copy, and beside it scripts that open it in PyMOL and ChimeraX; returns these. Raises WriteError.
 
     Blue to red over the numbers, with a legend; residues without one in grey.
     """
-    write_file(path, copy.encode("latin-1"))
-    low, high = min(found.values()), max(found.values())
-    middle = (low + high) / 2
-    grey = low - (high - low or 1.0) / 2
+    write_file(path, copy)
+    smallest, largest = min(found.values()), max(found.values())
+    below = smallest - (largest - smallest or 1.0) / 2  # of grey
+    low, middle, high, grey = (f"{end:.6g}" for end in (smallest, (smallest + largest) / 2, largest, below))
     name = f'"{path.name}"'
     scripts = {
         ".pml": [  # PyMOL looks in the current folder
             f"/cmd.load({name} if __import__('os').path.exists({name}) else {str(path.resolve())!r}, 'coloured')",
-            f"spectrum b, blue_white_red, coloured, minimum={low:.6g}, maximum={high:.6g}",
-            f"color grey70, coloured and b < {grey:.6g}",
-            f"ramp_new legend, none, [{low:.6g}, {middle:.6g}, {high:.6g}], [blue, white, red]",
+            f"spectrum b, blue_white_red, coloured, minimum={low}, maximum={high}",
+            f"color grey70, coloured and b < {grey}",
+            f"ramp_new legend, none, [{low}, {middle}, {high}], [blue, white, red]",
         ],
         ".cxc": [  # ChimeraX in that of the script
             f"open {name}",
-            f"color byattribute bfactor palette blue:white:red range {low:.6g},{high:.6g}",
-            f"color @@bfactor<{grey:.6g} grey target acs",
-            f"key blue:{low:.4g} white:{middle:.4g} red:{high:.4g}",
+            f"color byattribute bfactor palette blue:white:red range {low},{high}",
+            f"color @@bfactor<{grey} grey target acs",
+            f"key blue:{low} white:{middle} red:{high}",
         ],
     }
-    paths = [path.with_name(f"{without_ending(path.name)}{ending}") for ending in scripts]
-    for script, lines in zip(paths, scripts.values()):
-        write_file(script, "\n".join([*lines, ""]).encode())
+    paths = []
+    for ending, lines in scripts.items():
+        paths.append(path.with_name(without_ending(path.name) + ending))
+        write_file(paths[-1], "\n".join([*lines, ""]).encode())
     return paths
