@@ -22,7 +22,7 @@ from siamdiff_min.files import write_rows
 from siamdiff_min.tools.evidence.intervals import mean_interval, range_of, t_interval
 from siamdiff_min.tools.evidence.wording import finish
 from siamdiff_min.tools.report.comparison import Difference, compare, difference, interval_of
-from siamdiff_min.tools.report.runs import HeldOut, RunFolder, read_held_out, read_runs, with_held_out
+from siamdiff_min.tools.report.runs import EARLIER, HeldOut, RunFolder, of_held_out, read_held_out, read_runs
 from siamdiff_min.training.config import pretrain_options
 from siamdiff_min.training.results import Predictions, result_of
 
@@ -50,7 +50,7 @@ def pretrained(folder: Path, losses, *options, seed: int = 0, noise: float = 2.9
 def made(name: str, values: np.ndarray, measure: str = "x") -> RunFolder:
     """A pre-trained run of which every protein is known: values (seeds, P)."""
     seeds = {str(seed): HeldOut([], {measure: of_seed}) for seed, of_seed in enumerate(values)}
-    return with_held_out(RunFolder(name, {}), seeds)
+    return RunFolder(name, {}, {}, {}, {}, EARLIER, unfinished="", **of_held_out(seeds))
 
 
 def reported(tmp_path: Path, paths) -> tuple[str, list[dict], str]:

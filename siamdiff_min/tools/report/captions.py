@@ -13,6 +13,7 @@ from . import comparison
 from .comparison import Row
 from .runs import RunFolder
 
+ABOUT = ("method", "encoder", "size", "level", "init_from", "freeze", "data")  # options at the top of the page
 CSS = {"untold": "not", "": "beside"}  # side -> class, if it has another name
 
 
@@ -42,20 +43,11 @@ def predicted(run: RunFolder) -> str:
 
 def about(run: RunFolder) -> str:
     """Encoder, level, data and start of a run; date, versions and machine; notes about the labels."""
-    config = run.config
-    words = [str(config[name]) for name in ("method", "encoder", "size") if config.get(name)]
-    if config.get("level"):
-        words.append(f"{config['level']} level")
-    if config.get("features"):  # no encoder took part
-        words = [f"vectors of {config['features']}"]
-    elif config.get("task"):
-        start = f"from {config.get('init_from') or 'scratch'}"
-        words.append(f"{start}, frozen" if config.get("freeze") else start)
-    words.append(str(config.get("data") or "demo set"))
-
-    made = " · ".join(map(str, run.results["about"].values()))
-    small = [f"<br><small>{text(line)}</small>" for line in (made, *run.results["notes"])]
-    body = text(", ".join(words)) + "".join(small)
+    names = ("features", "data") if run.config.get("features") else ABOUT  # of vectors no encoder took part
+    words = [f"{name.replace('_', ' ')} {run.config[name]}" for name in names if run.config.get(name)]
+    body = text(", ".join(words))
+    for line in (" · ".join(map(str, run.results["about"].values())), *run.results["notes"]):
+        body += f"<br><small>{text(line)}</small>"
     return f"{body}<p class='big worse'>{run.unfinished}" if run.unfinished else body
 
 
@@ -115,13 +107,19 @@ def verdicts(runs: Sequence[RunFolder]) -> str:
 # ---- a measure -------------------------------------------------------------------------------------------------------
 
 
-def with_interval(run: RunFolder, measure: str) -> str:
-    """A measure of a run, in brackets its interval: "0.80 (0.61 to 0.93)"; "" if the run has not measured it."""
-    if measure not in run.mean:
+def cell(value: float | list[float] | None, measure: str = "") -> str:
+    """A value of a measure as text, or without one a difference, or an interval of either; "" of none."""
+    if value is None:
         return ""
-    ends = comparison.interval_of(run, measure)
-    brackets = f" ({' to '.join(show(measure, end) for end in ends)})" if ends else ""
-    return f"{show(measure, run.mean[measure])}{brackets}"
+    if isinstance(value, list):
+        return " to ".join(cell(end, measure) for end in value)
+    return show(measure, value) if measure else f"{value:+.3g}"
+
+
+def with_interval(row: Row, measure: str) -> str:
+    """A measure, in brackets its interval: "0.80 (0.61 to 0.93)"."""
+    brackets = f" ({cell(row.interval, measure)})" if row.interval else ""
+    return f"{cell(row.mean, measure)}{brackets}"
 
 
 def over(rows: Sequence[Row]) -> str:
@@ -132,13 +130,12 @@ def over(rows: Sequence[Row]) -> str:
 
 def result(row: Row, measure: str) -> str:
     """A result in words: its value, its interval, and how it compares with the baseline, and a head of composition."""
-    words = f"<p class=big>{show(measure, row.mean)}</p>"
+    words = f"<p class=big>{cell(row.mean, measure)}</p>"
     if row.interval:
-        low, high = (show(measure, end) for end in row.interval)
-        words += f"<p>95 % interval {low} to {high}, over {row.sources}</p>"
+        words += f"<p>95 % interval {cell(row.interval, measure)}, over {row.sources}</p>"
     for other in comparison.beside(row.run, measure):
         than = THAN.get(other.side, "beside")
-        words += paragraph(f"{than} {other.name} ({show(measure, other.value)})", other.side)
+        words += paragraph(f"{than} {other.name} ({cell(other.value, measure)})", other.side)
     return words
 
 
@@ -148,8 +145,6 @@ def differences(rows: Sequence[Row]) -> str:
     for row in rows[1:]:
         found = row.difference
         if found.side:
-            low, high = found.interval
-            sentence = f"{row.run.name} {THAN[found.side]} {rows[0].run.name}: {found.gain:+.3g}"
-            interval = f"95 % interval {low:+.3g} to {high:+.3g}, over {found.sources}"
-            words += paragraph(f"{sentence}, {interval}", found.side)
+            sentence = f"{row.run.name} {THAN[found.side]} {rows[0].run.name}: {cell(found.gain)}"
+            words += paragraph(f"{sentence}, 95 % interval {cell(found.interval)}, over {found.sources}", found.side)
     return words

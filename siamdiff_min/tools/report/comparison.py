@@ -157,7 +157,7 @@ def beside(run: RunFolder, measure: str) -> list[Beside]:
     """The best answer that looks at nothing, and of a table the head of length and composition."""
     found = []
     if measure in run.baseline:
-        found.append(Beside("the baseline", run.baseline[measure], run.side[measure]))
+        found.append(Beside("the baseline", run.baseline[measure], run.side.get(measure, "")))
     composition = run.results["floor"]
     if measure in composition.get("mean", {}):
         told = composition["verdict"].get(measure, "")

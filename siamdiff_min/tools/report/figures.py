@@ -14,8 +14,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 from ...files import printable
-from ..evidence.verdict import less_is_better
-from ..evidence.wording import show, title_of
+from ..evidence.wording import title_of
 from .captions import differences, over, result, sizes_of, with_interval
 from .comparison import Row, beside, compare
 from .picture import COLOURS, INK, SQUARE, Picture, colour_of
@@ -33,26 +32,23 @@ def colours(runs: Sequence[RunFolder], run: RunFolder) -> dict[str, str]:
     return {seed: colour_of(number) for number, seed in enumerate(seeds)}
 
 
-def legend(axes, runs: Sequence[RunFolder], shown: Sequence[RunFolder], measure: str) -> None:
-    """In the picture: the value of every run with its interval; of the only run its seeds, if there are several."""
+def legend(axes, runs: Sequence[RunFolder], shown: Sequence[RunFolder]) -> None:
+    """In the picture: which colour is which run; of the only run which seed, if there are several."""
     labels = {}
     for run in shown:
         for seed, colour in colours(runs, run).items():
-            value = run.of_seeds.get(seed, {}).get(measure)
-            words = "" if value is None else show(measure, value)
-            labels[colour] = (
-                f"{run.name[:40]} {with_interval(run, measure)}" if len(runs) > 1 else f"seed {seed} {words}"
-            )
+            labels[colour] = run.name[:40] if len(runs) > 1 else f"seed {seed}"
     if len(labels) > 1:
-        handles = [axes.plot([], [], color=colour, label=label)[0] for colour, label in labels.items()]
-        axes.legend(handles=handles, title=title_of(measure).partition(" (")[0], title_fontsize="small")
+        axes.legend(handles=[axes.plot([], [], color=colour, label=label)[0] for colour, label in labels.items()])
 
 
 def note_of(runs: Sequence[RunFolder], measure: str, *others: str) -> str:
-    """What a picture says below its axes: what `others` say, the value of a run alone, what intervals are over."""
+    """What a picture says below its axes: what `others` say, the value of every run, what intervals are over."""
     rows = compare(runs, measure)
-    value = f"{title_of(measure).partition(' (')[0]} {with_interval(runs[0], measure)}" if len(rows) == 1 else ""
-    return "; ".join(filter(None, [*others, value, over(rows)]))
+    values = [f"{row.run.name[:40] if len(rows) > 1 else ''} {with_interval(row, measure)}".strip() for row in rows]
+    if values:
+        values[0] = f"{title_of(measure).partition(' (')[0]} {values[0]}"
+    return "; ".join(filter(None, [*others, ", ".join(values), over(rows)]))
 
 
 def as_percent(axis, measure: str) -> None:
@@ -103,15 +99,12 @@ def forest(axes, rows: Sequence[Row], runs: Sequence[RunFolder], measure: str, t
         # Above the row: the name of the run at the left edge, its value at the right one.
         across = axes.get_yaxis_transform()
         axes.text(0, place - 0.3, run.name[:40] if len(runs) > 1 else "", transform=across)
-        axes.text(1, place - 0.3, with_interval(run, measure), transform=across, ha="right")
+        axes.text(1, place - 0.3, with_interval(row, measure), transform=across, ha="right")
 
-    # The first run is at the top. A measure of which more is better begins at 0.
+    # The first run is at the top.
     axes.set_yticks([])
     axes.set(ylim=(len(rows) - 0.5, -0.6), xlabel=textwrap.fill(title, 48))
     as_percent(axes.xaxis, measure)
-    if not less_is_better(measure, runs[0].results["direction"]):
-        left, _ = axes.get_xlim()
-        axes.set_xlim(left=min(left, -0.02))
 
 
 def picture_of_curve(runs: Sequence[RunFolder], measure: str, title: str) -> Picture:
@@ -160,7 +153,7 @@ def curve(axes, runs: Sequence[RunFolder], measure: str, title: str) -> None:
     axes.set_xlim(left=0)
     axes.locator_params("x", integer=True)
     as_percent(axes.yaxis, measure)
-    legend(axes, runs, runs, measure)
+    legend(axes, runs, runs)
 
 
 def points(lines: Sequence[dict], measure: str) -> np.ndarray:
@@ -186,88 +179,66 @@ class Predictions(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Probabilities of one of several classes; of yes or no, once or for several; or numbers."""
+        """A key of PICTURES."""
         if self.prediction.ndim > self.target.ndim:
             return "classes"
-        return "yes or no" if np.isin(self.target, (0, 1)).all() else "numbers"
-
-    def measure(self, *names: str) -> str:
-        """The first of these measures that the run has, of one of several properties with its name."""
-        names = [f"{name}:{self.property}" if self.property else name for name in names]
-        return next((name for name in names if name in self.run.mean), names[-1])
+        if not np.isin(self.target, (0, 1)).all():
+            return "numbers"
+        if len(np.unique(self.target)) < 2:
+            return "all alike"
+        return "yes or no" if self.target.ndim == 1 else "yes or no, of each class"
 
 
 def predictions_of(runs: Sequence[RunFolder]) -> Iterator[Predictions]:
     """The predictions of every run and seed, property by property."""
     for run in runs:
         mean = (run.results["answer"] or {}).get("mean")
-        properties = run.results["options"].get("properties")
+        properties = run.results["options"].get("properties", ())
         for seed, colour in colours(runs, run).items():
-            table = run.predictions.get(seed)
+            table = run.predictions.get(seed, {})
             if table and not properties:
                 yield Predictions(run, colour, "", **table, baseline=mean)
-            for i, name in enumerate(properties if table and properties else ()):
+            for i, name in enumerate(properties if table else ()):
                 there = ~np.isnan(table["target"][:, i])  # where it was measured
-                of_property = {column: table[column][there, i] for column in ("target", "prediction")}
-                own = {**table, "id": table["id"][there], **of_property}
+                own = {column: table[column][there, i] for column in ("target", "prediction")}
+                own |= {"id": table["id"][there], "classes": table["classes"]}
                 yield Predictions(run, colour, name, **own, baseline=mean and mean[i])
 
 
 def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
     """The pictures that suit the predictions: of yes or no all runs in one, of numbers and classes one for each run."""
     groups = defaultdict(list)
-    values = defaultdict(list)  # of a property: so the axes of all runs are the same
     for seed in predictions_of(runs):
-        own = seed.target.tobytes() if seed.kind == "yes or no" else seed.run.name
-        groups[seed.property, seed.kind, own].append(seed)
-        values[seed.property] += [*seed.target.ravel(), *seed.prediction.ravel()]
-
+        together = seed.target.tobytes() if seed.kind.startswith("yes or no") else seed.run.name
+        groups[seed.property, seed.kind, together].append(seed)
     pictures = []
-    for (name, kind, _), seeds in groups.items():
-        any_seed = seeds[0]
-        if kind == "classes":
-            pictures.append(picture("Confusion matrix", seeds, runs, "accuracy", confusion))
-        elif kind == "numbers":
-            measure = any_seed.measure("global_spearman", "spearman")
-            draw = partial(against_true, runs=runs, measure=measure, ends=(min(values[name]), max(values[name])))
-            pictures.append(picture("Predicted against true", seeds, runs, measure, draw))
-        elif len(np.unique(any_seed.target)) > 1:  # else there is no curve
-            for title, metric in {"ROC curve": "auroc", "Precision and recall": "auprc"}.items():
-                if metric == "auprc" or any_seed.target.ndim == 1:
-                    measure = any_seed.measure(metric)
-                    pictures.append(picture(title, seeds, runs, measure, partial(curves, runs=runs, measure=measure)))
+    for (_, kind, _), seeds in groups.items():
+        pictures += [picture(seeds, runs, *row) for row in PICTURES.get(kind, ())]
     return pictures
 
 
-MEANING = {  # title of a picture -> what is in it
-    "Confusion matrix": "darker: a larger share of the true class; in brackets: its samples",
-    "Predicted against true": "dashed: the baseline, the mean of the labels learned from; named: the worst",
-    "ROC curve": "dashed: a guess",
-    "Precision and recall": "dashed: a guess",
-}
-
-
 def picture(
-    title: str, seeds: Sequence[Predictions], all_runs: Sequence[RunFolder], measure: str, draw: Callable
+    seeds: Sequence[Predictions], all_runs: Sequence[RunFolder], title: str, draw: Callable, metric: str, meaning: str
 ) -> Picture:
     """A picture of predictions of one property."""
-    any_seed = seeds[0]
+    first = seeds[0]
     runs = [*{seed.run.name: seed.run for seed in seeds}.values()]
-    target = any_seed.target
-    size = f"N = {len(target)}"
-    names = [any_seed.property] if any_seed.property else []
+    names = [title, first.property] if first.property else [title]
+    measure = ":".join([metric, *names[1:]])
+    if f"global_{measure}" in first.run.mean:  # of psr
+        measure = f"global_{measure}"
+    size = f"N = {len(first.target)}"
     if len(seeds) > len(runs):
         size += f" for each of {len(seeds)} seeds"
-    if any_seed.kind == "yes or no":
-        size += f", {target.sum():.0f} positives of {target.size}"
+    if "guess" in meaning:
+        size += f", {first.target.sum():.0f} positives of {first.target.size}"
     elif len(all_runs) > 1:
-        names.append(runs[0].name)
-    note = note_of(runs, measure, size, MEANING[title])
-    draw = partial(draw, seeds=seeds)
-    return Picture("-".join([title.lower(), *names]), ", ".join([title, *names]), draw, note, SQUARE)
+        names.append(first.run.name)
+    draw = partial(draw, seeds=seeds, runs=all_runs)
+    return Picture("-".join(names).lower(), ", ".join(names), draw, note_of(runs, measure, size, meaning), SQUARE)
 
 
-def against_true(axes, seeds: Sequence[Predictions], runs, measure: str, ends: tuple[float, float]) -> None:
+def against_true(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) -> None:
     """Numbers: predicted against true, each point with the name of its sample; dashed the baseline."""
     for seed in seeds:
         dots = axes.scatter(
@@ -280,46 +251,49 @@ def against_true(axes, seeds: Sequence[Predictions], runs, measure: str, ends: t
             rasterized=len(seed.target) > 1000,  # then they are one image
         )
         dots.set_urls([printable(name) for name in seed.id])
-    legend(axes, runs, [seeds[0].run], measure)
+    legend(axes, runs, [seeds[0].run])
+
+    # Both axes have the same ends.
+    first = seeds[0]
+    values = np.concatenate([first.target, *[seed.prediction for seed in seeds]])
+    room = 0.04 * np.ptp(values)  # as much as a dot is wide
+    ends = values.min() - room, values.max() + room
 
     # Names of the worst, beside the dots of the first seed; on the inner side, so that they stay in the picture.
-    first = seeds[0]
     errors = np.mean([np.abs(seed.prediction - seed.target) for seed in seeds], axis=0)
     for worst in np.argsort(-errors, kind="stable")[:WORST]:
-        side = "right" if first.target[worst] > sum(ends) / 2 else "left"
+        side = "right" if first.target[worst] > np.mean(ends) else "left"
         name = f" {printable(first.id[worst])[:30]} "
         axes.annotate(name, (first.target[worst], first.prediction[worst]), fontsize="x-small", va="center", ha=side)
 
     # Where predictions would be right, and where those of the mean lie.
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
     axes.axhline(math.nan if first.baseline is None else first.baseline, color=INK, ls="--", lw=1.2)
-    room = 0.04 * (ends[1] - ends[0])  # as much as a dot is wide
-    limits = (ends[0] - room, ends[1] + room)
     unit = "(units of the label)"
-    axes.set(xlabel=f"true {unit}", ylabel=f"predicted {unit}", xlim=limits, ylim=limits, aspect="equal")
+    axes.set(xlabel=f"true {unit}", ylabel=f"predicted {unit}", xlim=ends, ylim=ends, aspect="equal")
 
 
-def curves(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder], measure: str) -> None:
-    """Yes or no, once or for several classes: the ROC curve, or precision and recall; dashed a guess."""
-    roc = measure.startswith("auroc")
+def roc(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) -> None:
+    """Yes or no: the ROC curve; dashed a guess."""
     for seed in seeds:
-        target, score = seed.target.ravel(), seed.prediction.ravel()
-        y, x, _ = precision_recall_curve(target, score)
-        if roc:
-            x, y, _ = roc_curve(target, score)
-        axes.plot(x, y, color=seed.colour)
-
-    # A guess.
-    if roc:
-        axes.axline((0, 0), slope=1, color=INK, ls="--", lw=1.2)
-        axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    else:
-        axes.axhline(seeds[0].target.mean(), color=INK, ls="--", lw=1.2)
-        axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
-    legend(axes, runs, [seed.run for seed in seeds], measure)
+        false_positives, true_positives, _ = roc_curve(seed.target, seed.prediction)
+        axes.plot(false_positives, true_positives, color=seed.colour)
+    axes.axline((0, 0), slope=1, color=INK, ls="--", lw=1.2)
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    legend(axes, runs, [seed.run for seed in seeds])
 
 
-def confusion(axes, seeds: Sequence[Predictions]) -> None:
+def precision_recall(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) -> None:
+    """Yes or no, once or for several classes: precision and recall; dashed a guess."""
+    for seed in seeds:
+        precision, recall, _ = precision_recall_curve(seed.target.ravel(), seed.prediction.ravel())
+        axes.plot(recall, precision, color=seed.colour)
+    axes.axhline(seeds[0].target.mean(), color=INK, ls="--", lw=1.2)
+    axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
+    legend(axes, runs, [seed.run for seed in seeds])
+
+
+def confusion(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) -> None:
     """One of several classes: the true ones, and what they are taken for."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -331,12 +305,23 @@ def confusion(axes, seeds: Sequence[Predictions]) -> None:
     # A cell is the darker, the larger its share of the true class. Few classes also have their counts in it.
     shades = LinearSegmentedColormap.from_list("", [f"{COLOURS[0]}00", f"{COLOURS[0]}c0"])
     axes.pcolormesh(labels, labels, counts / np.maximum(of_true, 1)[:, None], cmap=shades, vmin=0, vmax=1)
-    for (row, column), count in np.ndenumerate(counts[:MOST_CELLS, :MOST_CELLS]):
-        axes.text(column, row, count or "", ha="center", va="center", fontsize="small")
+    if len(classes) <= MOST_CELLS:
+        for (row, column), count in np.ndenumerate(counts):
+            axes.text(column, row, count or "", ha="center", va="center", fontsize="small")
 
     # Every row says how many samples are of its class.
-    rows = [f"{name} ({count // len(seeds)})" for name, count in zip(classes, of_true)]
     axes.set_xticks(labels, classes, rotation=90)
-    axes.set_yticks(labels, rows)
+    axes.set_yticks(labels, [f"{name} ({count // len(seeds)})" for name, count in zip(classes, of_true)])
     axes.invert_yaxis()
     axes.set(xlabel="predicted", ylabel="true")
+
+
+PRECISION = ("Precision and recall", precision_recall, "auprc", "dashed: a guess")
+MEAN = "dashed: the baseline, the mean of the labels learned from; named: the worst"
+SHARES = "darker: a larger share of the true class; in brackets: its samples"
+PICTURES = {  # kind of predictions -> title, what draws, the metric that is said, what is in it
+    "classes": [("Confusion matrix", confusion, "accuracy", SHARES)],
+    "numbers": [("Predicted against true", against_true, "spearman", MEAN)],
+    "yes or no": [("ROC curve", roc, "auroc", "dashed: a guess"), PRECISION],
+    "yes or no, of each class": [PRECISION],
+}

@@ -7,7 +7,7 @@ seeds, as a fine-tuning run is.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,19 +38,19 @@ class RunFolder:
 
     name: str
     config: dict  # its options, if they are known
-    lines: dict[str, list[dict]] = field(default_factory=dict)  # metrics.jsonl of every seed
-    predictions: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # of every seed
-    made: dict = field(default_factory=dict)  # what else options.json says: command, versions, data, ...
-    results: dict = field(default_factory=EARLIER.copy)  # results.json
-    of_seeds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the measures of every seed
-    mean: dict[str, float] = field(default_factory=dict)  # over seeds
-    baseline: dict[str, float] = field(default_factory=dict)
-    interval: dict[str, list[float] | None] = field(default_factory=dict)  # of the mean, not over seeds
-    side: dict[str, str] = field(default_factory=dict)  # of the baseline on which a measure is; "" if nothing is said
-    rows: object = None  # what it was scored on: runs of equal ones are compared
-    draws: dict[str, np.ndarray] = field(default_factory=dict)  # (draws,) of the test split
-    held_out: dict[str, np.ndarray] = field(default_factory=dict)  # (S, P) of valid.tsv, with baselines
-    unfinished: str = ""  # how far it is, if it has not ended
+    lines: dict[str, list[dict]]  # metrics.jsonl of every seed
+    predictions: dict[str, dict[str, np.ndarray]]  # of every seed
+    made: dict  # what else options.json says: command, versions, data, ...
+    results: dict  # results.json
+    of_seeds: Mapping[str, Mapping[str, float]]  # the measures of every seed
+    mean: dict[str, float]  # over seeds
+    baseline: dict[str, float]
+    interval: dict[str, list[float] | None]  # of the mean, not over seeds
+    side: dict[str, str]  # of the baseline on which a measure is; "" if nothing is said
+    rows: object  # what it was scored on: runs of equal ones are compared
+    draws: dict[str, np.ndarray]  # (draws,) of the test split
+    held_out: dict[str, np.ndarray]  # (S, P) of valid.tsv, with baselines
+    unfinished: str  # how far it is, if it has not ended
 
     @property
     def tested(self) -> bool:
@@ -94,12 +94,11 @@ def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
 
 def folder_of_method(path: Path, options: Mapping) -> Path:
     """The folder of a pre-training run without its seed: NAME of NAME-SEED and of NAME/seed-SEED."""
-    seed = options.get("seed")
-    if "method" in options and path.name == f"seed-{seed}":
+    if "method" not in options:
+        return path
+    if path.name == f"seed-{options['seed']}":
         return path.parent
-    if "method" in options and path.name.endswith(f"-{seed}"):
-        return path.with_name(path.name.removesuffix(f"-{seed}"))
-    return path
+    return path.with_name(path.name.removesuffix(f"-{options['seed']}"))
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -125,64 +124,65 @@ def read_run(name: str, paths: Sequence[Path]) -> RunFolder:
         config = results["config"] or made.get("options", {})
         if len(paths) > 1:
             config = {**config, "seed": " ".join(folders)}
-        run = RunFolder(
+        if results["test"]:
+            measures = of_test(results, paths[0])
+        else:
+            measures = of_held_out(read_all(folders, "valid.tsv", read_held_out))
+        return RunFolder(
             name=name,
             config=config,
             lines=lines,
             predictions=read_all(folders, "predictions.tsv", read_predictions),
             made={key: value for key, value in made.items() if key != "options"},
             results=results,
+            unfinished=what_is_left(config["epochs"], lines) if config and not results["test"] else "",
+            **measures,
         )
-        if run.tested:
-            return with_test(run, paths[0])
-        return with_held_out(run, read_all(folders, "valid.tsv", read_held_out))
 
 
-def with_test(run: RunFolder, path: Path) -> RunFolder:
-    """The run with the measures that results.json has of it."""
-    results = run.results
+def of_test(results: Mapping, path: Path) -> dict:
+    """The measures that results.json has of a run, and the draws beside it."""
     draws = dict(np.load(path / DRAWS, allow_pickle=False)) if (path / DRAWS).exists() else {}
-    return replace(
-        run,
-        of_seeds=results["test"],
-        mean=known(results["mean"]),
-        baseline=known(results["constant"]),
-        interval=results["interval"],
-        side={measure: against_baseline(results, measure) for measure in results["mean"]},
-        rows=str(draws.pop("split", results.get("samples"))),
-        draws=draws,
-    )
+    return {
+        "of_seeds": results["test"],
+        "mean": known(results["mean"]),
+        "baseline": known(results["constant"]),
+        "interval": results["interval"],
+        "side": {measure: against_baseline(results, measure) for measure in results["mean"]},
+        "rows": str(draws.pop("split", results.get("samples"))),
+        "draws": draws,
+        "held_out": {},
+    }
 
 
-def with_held_out(run: RunFolder, tables: Mapping[str, HeldOut]) -> RunFolder:
-    """The run with what the last validation of each seed has measured of every protein, if there was one."""
-    means = []
-    for table in tables.values():
-        means.append({name: float(np.nanmean(x)) for name, x in table.values.items() if np.isfinite(x).any()})
-    every = {}
-    for name in means[0] if means else ():
-        if all(name in of_seed for of_seed in means):
-            every[name] = sum(of_seed[name] for of_seed in means) / len(means)
-    run = replace(
-        run,
-        of_seeds=dict(zip(tables, means)),
-        mean={name: value for name, value in every.items() if not name.endswith(BASELINE)},
-        baseline={name.removesuffix(BASELINE): value for name, value in every.items() if name.endswith(BASELINE)},
-        side=dict.fromkeys(every, ""),
-        unfinished=what_is_left(run.config["epochs"], run.lines) if run.config else "",
-    )
+def of_held_out(tables: Mapping[str, HeldOut]) -> dict:
+    """What the last validation of each seed has measured of every protein, if there was one."""
+    of_seeds = {}
+    for seed, table in tables.items():
+        of_seeds[seed] = {name: float(np.nanmean(x)) for name, x in table.values.items() if np.isfinite(x).any()}
+    first = next(iter(tables.values()), HeldOut([], {}))
+    every = [name for name in first.values if all(name in of_seed for of_seed in of_seeds.values())]
+    mean = {name: float(np.mean([of_seed[name] for of_seed in of_seeds.values()])) for name in every}
+    measures = [name for name in every if not name.endswith(BASELINE)]
 
     # Intervals are over proteins, if all seeds have seen the same ones.
-    rows = [table.rows for table in tables.values()]
-    if not rows or rows.count(rows[0]) < len(rows):
-        return run
-    held_out = {name: np.stack([table.values[name] for table in tables.values()]) for name in every}
-    interval = {name: mean_interval(name, held_out[name].mean(0)) for name in run.mean}
-    side_of_baseline = {}
-    for name in run.baseline:
-        gain = t_interval((held_out[name] - held_out[f"{name}{BASELINE}"]).mean(0))
-        side_of_baseline[name] = side(name, gain, {}) if gain else ""
-    return replace(run, interval=interval, side=side_of_baseline, rows=rows[0], held_out=held_out)
+    held_out = {}
+    if all(table.rows == first.rows for table in tables.values()):
+        held_out = {name: np.stack([table.values[name] for table in tables.values()]) for name in every}
+    gains = {}
+    for name in measures:
+        if name + BASELINE in held_out:
+            gains[name] = t_interval((held_out[name] - held_out[name + BASELINE]).mean(0))
+    return {
+        "of_seeds": of_seeds,
+        "mean": {name: mean[name] for name in measures},
+        "baseline": {name: mean[name + BASELINE] for name in measures if name + BASELINE in mean},
+        "interval": {name: mean_interval(name, held_out[name].mean(0)) for name in measures if name in held_out},
+        "side": {name: side(name, gain, {}) for name, gain in gains.items() if gain},
+        "rows": first.rows if held_out else None,
+        "draws": {},
+        "held_out": held_out,
+    }
 
 
 def known(values: Mapping) -> dict[str, float]:
@@ -255,16 +255,19 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     Other columns, wherever they stand, play no part.
     """
     titles, *rows = read_rows(path).values()
-    by_title = dict(zip(titles, np.array(rows).T))
-    targets = [title for title in titles if title.partition(":")[0] == "target"]
-    predicted = [title for title in titles if title.partition(":")[0] == "prediction"]
-    classes = [title.partition(":")[2] for title in predicted]
+    found = {"target": {}, "prediction": {}}  # name of a class or property -> cells
+    by_title = dict(zip(titles, zip(*rows)))
+    for title, cells in by_title.items():
+        kind, _, name = title.partition(":")
+        if kind in found:
+            found[kind][name] = cells
+    classes = [*found["prediction"]]
 
     # One target beside several predictions is one of their classes, by its name. Several of a kind are one array.
-    if 0 < len(targets) < len(classes):
-        by_title["target"] = np.array([classes.index(name) for name in by_title["target"]])
-    columns = {"id": by_title["id"], "classes": np.array(classes)}
-    for kind, of_kind in {"target": targets, "prediction": predicted}.items():
-        values = np.array([by_title[title] for title in of_kind], dtype=np.float64)
+    if [*found["target"]] == [""] != classes:
+        found["target"][""] = [classes.index(name) for name in by_title["target"]]
+    columns = {"id": np.array(by_title["id"]), "classes": np.array(classes)}
+    for kind, by_name in found.items():
+        values = np.array([*by_name.values()], dtype=np.float64)
         columns[kind] = values[0] if len(values) == 1 else values.T
     return columns

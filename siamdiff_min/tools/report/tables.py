@@ -5,9 +5,8 @@ rank is over all columns. Below each mean stands its interval, and below the met
 of a column can be compared it has no ranks, and a line says why.
 """
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,8 @@ from scipy.stats import rankdata
 
 from ...files import printable, write_file, write_rows
 from ..evidence.verdict import less_is_better
-from ..evidence.wording import THAN, show, title_of
+from ..evidence.wording import THAN, title_of
+from .captions import cell
 from .comparison import Difference, Row, compare
 from .runs import RunFolder
 
@@ -73,15 +73,6 @@ def comparison_rows(runs: Sequence[RunFolder]) -> list[list[str]]:
     return lines
 
 
-def cell(value: float | list[float] | None, measure: str = "") -> str:
-    """A value of a measure in a cell, or a difference, or an interval; "" of none."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return " to ".join(cell(end, measure) for end in value)
-    return show(measure, value) if measure else f"{value:+.3g}"
-
-
 def write_csv(path: Path, sections: Sections) -> None:
     """A row for every measure of every run, with all digits."""
     lines = [CSV_TITLES]
@@ -112,6 +103,27 @@ class Column(NamedTuple):
     rows: dict[str, Row]  # by method
     ranks: dict[str, int]  # by method, 1 is the best; empty if there are none
 
+    def cell(self, method: str) -> str:
+        """Mean and standard deviation as the paper prints them; without the latter of a single seed."""
+        if method not in self.rows:
+            return "-"
+        row = self.rows[method]
+        text = f"{row.mean:.3f}" if row.std is None else rf"{row.mean:.3f}$\pm${row.std:.3f}"
+        return marked(text, self.ranks.get(method))
+
+    def interval(self, method: str) -> str:
+        """The interval in small print; "" of none."""
+        row = self.rows.get(method)
+        if row is None or row.interval is None:
+            return ""
+        low, high = row.interval
+        return rf"{{\scriptsize $[{low:.3f}, {high:.3f}]$}}"
+
+    def baseline(self, method: str) -> str:
+        """The best answer that looks at nothing."""
+        value = self.rows[method].baseline if method in self.rows else None
+        return "-" if value is None else f"{value:.3f}"
+
 
 def write_latex(path: Path, sections: Sections) -> None:
     """Write the tabular; it needs the package booktabs.
@@ -119,7 +131,7 @@ def write_latex(path: Path, sections: Sections) -> None:
     A method that was run on several tasks is one row, if its folders have one name: ec/siamdiff, psr/siamdiff.
     """
     columns = [column for what, runs in sections.items() for column in columns_of(what, runs)]
-    methods = [*dict.fromkeys(method for column in columns for method in column.rows)]
+    methods = dict.fromkeys(method for column in columns for method in column.rows)
     over = dict.fromkeys(row.sources for column in columns for row in column.rows.values() if row.interval)
     above = Counter(column.above for column in columns)
     heads = [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{title}}}}}" for title, count in above.items()]
@@ -130,13 +142,23 @@ def write_latex(path: Path, sections: Sections) -> None:
         line_of("", heads, r"\textbf{Mean}"),
         line_of(r"\textbf{Method}", [column.title for column in columns], r"\textbf{Rank}"),
         r"\midrule",
-        *values(methods, columns),
-        *baselines(methods, columns),
-        r"\bottomrule",
-        *not_compared(columns),
-        r"\end{tabular}",
-        "",
     ]
+
+    # Two lines for every method. The mean rank is over all columns; without a value in one of them there is none.
+    ranked = [column.ranks for column in columns if column.ranks]
+    means = {}
+    for method in methods:
+        if ranked and all(method in ranks for ranks in ranked):
+            means[method] = sum(ranks[method] for ranks in ranked) / len(ranked)
+    order = ranks_of(means)
+    for method in methods:
+        mean = f"{means[method]:.1f}" if method in means else "-"
+        cells = [column.cell(method) for column in columns]
+        lines.append(line_of(escaped(method), cells, marked(mean, order.get(method))))
+        intervals = [column.interval(method) for column in columns]
+        if any(intervals):
+            lines.append(line_of("", intervals))
+    lines += [*baselines(methods, columns), r"\bottomrule", *not_compared(columns), r"\end{tabular}", ""]
     write_file(path, "\n".join(lines).encode())
 
 
@@ -156,47 +178,24 @@ def columns_of(what: str, runs: Sequence[RunFolder]) -> list[Column]:
         # Ranks, if all were compared, and somebody says which values are better.
         ranks = {}
         less = less_is_better(measure, runs[0].results["direction"])
-        refused = [row for row in of_runs if row.difference.gain is None and row.difference.why_not]
-        if less is not None and len(rows) > 1 and not refused:
+        if less is not None and len(rows) > 1 and not any(map(refused, of_runs)):
             ranks = ranks_of({method: row.mean if less else -row.mean for method, row in rows.items()})
         columns.append(Column(above, title, rows, ranks))
     return columns
 
 
-def values(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """Two lines for every method: mean and standard deviation over seeds; intervals."""
-    # The mean rank is over all columns; a method without a value in one of them has none.
-    means = {}
-    for method in methods:
-        ranks = [column.ranks.get(method, math.nan) for column in columns if column.ranks]
-        if ranks and not math.isnan(sum(ranks)):
-            means[method] = sum(ranks) / len(ranks)
-    order = ranks_of(means)
-    lines = []
-    for method in methods:
-        rows = [column.rows.get(method) for column in columns]
-        cells = [marked(mean_and_std(row), column.ranks.get(method)) for row, column in zip(rows, columns)]
-        mean = f"{means[method]:.1f}" if method in means else "-"
-        lines.append(line_of(escaped(method), cells, marked(mean, order.get(method))))
-        intervals = [small(row) for row in rows]
-        if any(intervals):
-            lines.append(line_of("", intervals))
-    return lines
+def refused(row: Row) -> bool:
+    """Whether a run was not compared with the first one."""
+    return row.difference.gain is None and row.difference.why_not != ""
 
 
-def baselines(methods: Sequence[str], columns: Sequence[Column]) -> list[str]:
+def baselines(methods: Iterable[str], columns: Sequence[Column]) -> list[str]:
     """A line of what looks at nothing, which has no rank; where methods have several, a line for each."""
-    lines = {}
-    for method in methods:
-        cells = []
-        for column in columns:
-            value = column.rows[method].baseline if method in column.rows else None
-            cells.append("-" if value is None else f"{value:.3f}")
-        lines[f"baseline of {escaped(method)}"] = cells
-    of_columns = [sorted({*cells} - {"-"}) for cells in zip(*lines.values())]
+    lines = {f"baseline of {escaped(method)}": [column.baseline(method) for column in columns] for method in methods}
+    of_columns = [{*cells} - {"-"} for cells in zip(*lines.values())]
     if all(len(values) < 2 for values in of_columns):
         lines = {"baseline": ["".join(values) or "-" for values in of_columns]}
-    return [line_of(title, cells) for title, cells in lines.items() if any(cell.strip("-") for cell in cells)]
+    return [line_of(title, cells) for title, cells in lines.items() if {*cells} != {"-"}]
 
 
 def not_compared(columns: Sequence[Column]) -> list[str]:
@@ -204,7 +203,7 @@ def not_compared(columns: Sequence[Column]) -> list[str]:
     titles = defaultdict(list)
     for column in columns:
         for method, row in column.rows.items():
-            if row.difference.why_not and row.difference.gain is None:
+            if refused(row):
                 titles[escaped(f"{method}: {row.difference.why_not}")].append(column.title)
     start = rf"\multicolumn{{{len(columns) + 2}}}{{l}}"
     return [rf"{start}{{\scriptsize {words} ({', '.join(of)}), not compared}} \\" for words, of in titles.items()]
@@ -218,25 +217,10 @@ def ranks_of(values: Mapping[str, float]) -> dict[str, int]:
     return dict(zip(values, rankdata([*values.values()], method="min").astype(int).tolist()))
 
 
-def mean_and_std(row: Row | None) -> str:
-    """As the paper prints it; without the standard deviation of a single seed."""
-    if row is None:
-        return "-"
-    return f"{row.mean:.3f}" if row.std is None else rf"{row.mean:.3f}$\pm${row.std:.3f}"
-
-
 def marked(cell: str, rank: int | None) -> str:
     """The best in bold, the second underlined."""
     mark = {1: "textbf", 2: "underline"}.get(rank)
     return rf"\{mark}{{{cell}}}" if mark else cell
-
-
-def small(row: Row | None) -> str:
-    """The interval in small print; "" of none."""
-    if row is None or row.interval is None:
-        return ""
-    low, high = row.interval
-    return rf"{{\scriptsize $[{low:.3f}, {high:.3f}]$}}"
 
 
 def line_of(title: str, cells: Sequence[str], last: str = "") -> str:
