@@ -67,6 +67,7 @@ PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for
     **dict.fromkeys(("looks_right", "is_different"), ".tools.formats.content"),
     **dict.fromkeys(("told_by_tables", "plddt_by_residue", "plddt_of"), ".tools.formats.plddt"),
     "repair": ".tools.formats.repair",
+    **dict.fromkeys(("remarks", "alpha_carbons_alone"), ".tools.table.labelled"),
 }
 __all__ = ["ConfigError", "MachineError", "SiamDiffError", "StoreError", "StructureError", "UnwantedError"]
 __all__ += ["ENCODERS", "GVPGNN", "CheckpointError", "ESMGearNet", "Embedder", "Embedding", "Encoder", "Encoding"]

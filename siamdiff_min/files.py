@@ -129,10 +129,7 @@ def load_module(name: str):
 
 
 def part(name: str):
-    """A function of tools/ by its name: a format, or a check, that the reference does without. ConfigError without it.
-
-    `PARTS` in the package's face says where it is. Every process has imported the face, also one that only reads.
-    """
+    """A function of tools/ by its name in `PARTS` of the package's face, which all processes import. ConfigError."""
     return getattr(load_module(sys.modules[__package__].PARTS[name]), name)
 
 
@@ -154,10 +151,7 @@ def import_plugins(paths: Sequence[str | Path]) -> None:
 
 @contextlib.contextmanager
 def console() -> Iterator[None]:
-    """The frame of all commands: a SiamDiffError ends them with its sentence and status 1.
-
-    What all processes of torchrun would say, the first one of each machine says.
-    """
+    """The frame of all commands: a SiamDiffError ends them with its sentence, said once on a machine, and status 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not of a notebook
             stream.reconfigure(errors="backslashreplace")  # for file names that the encoding cannot hold

@@ -22,9 +22,9 @@ import torch
 from . import predict
 from .downstream.tasks import TASKS, Classes, Task
 from .encoders import weights
-from .files import ConfigError, load_module
+from .files import ConfigError, load_module, part_or_none
 from .reading.store import open_store
-from .sets.labelled_set import SPLITS, LabelledData, remarks
+from .sets.labelled_set import SPLITS, LabelledData
 from .sets.samples import Samples
 from .sets.sets import SETS
 from .training import checkpoint, results, summary, tuning
@@ -128,7 +128,8 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[LabelledData, dict[str, 
     if model:
         check_classes(config, data.classes, tuple(model["labels"]))
     datasets = open_splits(config, data, needed, ranks)
-    warnings = remarks(datasets)
+    remarks = part_or_none("remarks")
+    warnings = remarks(datasets) if remarks else []
     summary.say_of_data(config, data, datasets, warnings, ranks)
     return replace(data, notes=[*data.notes, *warnings]), datasets
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from . import __version__
 from .downstream.tasks import Classes, Task
 from .encoders import weights
-from .files import checksum, first_three
+from .files import checksum, first_three, part_or_none
 from .reading.sources import Origin, structure_files
 from .reading.store import ProteinStore, open_store
-from .sets.labelled_set import LabelledData, alpha_carbons_alone
+from .sets.labelled_set import LabelledData
 from .sets.samples import Samples, Unlabelled
 from .training import results
 from .training.ranks import Ranks
@@ -61,7 +61,8 @@ def write(
 def open_unlabelled(config: Namespace, origin: Origin, ranks: Ranks, kind: type[Unlabelled] = Unlabelled) -> Unlabelled:
     """The structures of a source, converted to a store by the first process."""
     store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
-    problem = alpha_carbons_alone(store) if config.level == "atom" else ""
+    alpha_carbons_alone = part_or_none("alpha_carbons_alone")
+    problem = alpha_carbons_alone(store) if alpha_carbons_alone and config.level == "atom" else ""
     if problem:
         ranks.say(f"warning     {problem}")
     return kind(store)

@@ -121,9 +121,6 @@ class Task(nn.Module):
         return self
 
 
-# ---- kinds of targets ------------------------------------------------------------------------------------------------
-
-
 class Binary(Task):
     """Yes or no: target (B,) of 0 and 1."""
 
@@ -213,9 +210,6 @@ class Regression(Task):
 
 
 KINDS = {"regression": Regression, "binary": Binary, "classes": Classes, "labels": MultiLabel}
-
-
-# ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
 class EnzymeCommission(MultiLabel):

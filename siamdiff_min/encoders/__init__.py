@@ -43,10 +43,7 @@ def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> Gea
 
 
 def build_gvp(level: str, size: str = "paper", preset: str = "paper") -> GVPGNN:
-    """GVP of App. H. Its radial basis covers 4.5 angstrom, or 20 in the official preset (differences.md, row 31).
-
-    Raises ConfigError at residue level.
-    """
+    """GVP of App. H, at atom level alone. Its basis covers 4.5 angstrom, officially 20 (differences.md, row 31)."""
     if level != "atom":
         raise ConfigError(f"the encoder gvp exists at atom level only (App. H), not at {level} level")
     conventions = CONVENTIONS[preset]

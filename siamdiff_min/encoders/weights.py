@@ -71,9 +71,6 @@ def load_weights(module: nn.Module, state: dict[str, Tensor], source: str) -> No
         raise CheckpointError(f"the weights of {source} are not finite: {', '.join(wrong):.500}")
 
 
-# ---- all files of weights --------------------------------------------------------------------------------------------
-
-
 def write_weights(path: Path, file_format: str, content: dict) -> None:
     """Write a file of weights, wholly or not at all. WriteError; SiamDiffError if they are not finite."""
     state = {name: tensor.cpu() for name, tensor in content.get(WEIGHTS[file_format], {}).items()}
@@ -139,16 +136,15 @@ def save_encoder_file(
 def not_readable(values: dict) -> list[str]:
     """The names of values that a file of weights cannot give back: it is read without running any code."""
 
-    def readable(value) -> bool:
+    wrong = []
+    for name, value in values.items():
         buffer = io.BytesIO()
         try:
             torch.save(value, buffer)
             torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
         except Exception:  # torch and pickle raise half a dozen types
-            return False
-        return True
-
-    return [name for name, value in values.items() if not readable(value)]
+            wrong.append(name)
+    return wrong
 
 
 def _as_plain(value):
@@ -160,9 +156,6 @@ def _as_plain(value):
     if isinstance(value, (list, tuple)):
         return [_as_plain(x) for x in value]
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-# ---- encoders --------------------------------------------------------------------------------------------------------
 
 
 def new_encoder(config: Namespace, say: Callable[[str], None] = print) -> nn.Module:

@@ -55,9 +55,6 @@ _LAST_ROW = re.compile(r"\n(?:[#_;]|loop_|data_)")
 SMALL = 2000  # letters of a table that is left to the parser
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 class Values:
     """The values of a column of a table: places in a text."""
 
@@ -225,9 +222,6 @@ def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
         if rows_of_atoms(path, tables):
             found.append(tables)
     return found
-
-
-# ---- atoms -----------------------------------------------------------------------------------------------------------
 
 
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:

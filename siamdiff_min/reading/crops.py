@@ -60,15 +60,13 @@ def split(store: ProteinStore, valid_fraction: float) -> tuple[list[int], list[i
     test entries are in neither). In other stores a hash of the sequence decides, so that copies are on one side, and
     stay there when others come or go; about `valid_fraction` of all sequences are for validation.
     """
+    sides = []
     bundle = bundle_index()
     if len(store) == len(bundle):  # a list of the names of a large store would take memory
         side_of = {PurePath(row["file"]).name.removesuffix(".pdb.gz"): row["split"] for row in bundle}
         if side_of.keys() == {*store.names}:
             sides = [side_of[name] for name in store.names]
-            return _rows_of("train", sides), _rows_of("valid", sides)
-    sides = ["valid" if int(key, 16) < valid_fraction * 16 ** len(key) else "train" for key in store.sequences]
-    return _rows_of("train", sides), _rows_of("valid", sides)
-
-
-def _rows_of(side: str, sides: list[str]) -> list[int]:
-    return [row for row, of_row in enumerate(sides) if of_row == side]
+    if not sides:
+        sides = ["valid" if int(key, 16) < valid_fraction * 16 ** len(key) else "train" for key in store.sequences]
+    train, valid = ([row for row, of_row in enumerate(sides) if of_row == side] for side in ("train", "valid"))
+    return train, valid

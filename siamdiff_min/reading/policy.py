@@ -111,9 +111,6 @@ def _chosen_chains(path: str, column: Column, chain: str | Sequence[str]) -> np.
     return column.where(wanted.__contains__)
 
 
-# ---- from rows to residues -------------------------------------------------------------------------------------------
-
-
 class _Groups:
     """The rows by chain, by position, and by the name of the residue there; each group in one piece.
 

@@ -306,13 +306,9 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
 
 
 def one_of_each(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
-    """One source for every structure in (path, source), with its name; and the other files, with the reason.
-
-    Of several files of one structure the first one of ENDINGS counts. A file of another structure keeps its ending.
-    """
-    named = [
-        (os.path.normpath(f"/./{inside}")[1:], source) for inside, source in files
-    ]  # no name leads out of the data
+    """As `_named`, of (path, source). Of several files of one structure the first one of ENDINGS counts."""
+    # No name leads out of the data.
+    named = [(os.path.normpath(f"/./{inside}")[1:], source) for inside, source in files]
 
     def place(item: tuple[str, Source]) -> tuple:
         path, source = item

@@ -29,15 +29,7 @@ from ..machine import Bar, cores, memory, read_nothing_ahead
 from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
-from .shards import (
-    content_hash,
-    load_shard,
-    map_tables,
-    missing_backbone,
-    pack_shard,
-    sequence_hashes,
-    shard_file,
-)
+from .shards import describe, load_shard, map_tables, missing_backbone, pack_shard, shard_file
 from .sources import ARCHIVES, ENDINGS, LOCK, LOOKUP, Listing, Origin, structure_files
 from .structure import counted, left_out
 
@@ -51,10 +43,8 @@ _ELEMENT = torch.tensor(ATOM_ELEMENT)
 class ProteinStore(torch.utils.data.Dataset):
     """Proteins of a store by index. Picklable: every process maps a shard when it first reads from it.
 
-    What all shards say of their proteins (names, hashes of sequences) is in a few arrays: a list of a million texts
-    would be copied, page by page, into every process that looks at them.
-
-    Raises StoreError: not a store, another version; on use a shard that is missing or damaged.
+    Names and hashes of sequences are in arrays: lists of a million texts would be copied into every process. Raises
+    StoreError: not a store, another version; on use a shard that is missing or damaged.
     """
 
     def __init__(self, path):
@@ -116,10 +106,7 @@ class ProteinStore(torch.utils.data.Dataset):
         return shard["labels"][row] if shard["labels"] else {}
 
     def subset(self, labels: Mapping[int, dict], not_found: str = "") -> "ProteinStore":
-        """The same store with some of its proteins only, and with labels of the caller's: row -> labels.
-
-        `not_found` says in words which structures and residues of these labels the store lacks.
-        """
+        """The proteins of `labels` alone: row -> labels of the caller's. `not_found` says which the store lacks."""
         other = copy(self)
         vars(other).pop("names", None)
         other.rows = [*labels]
@@ -218,27 +205,19 @@ class ProteinStore(torch.utils.data.Dataset):
         return self.loaded[number], row
 
 
-# ---- finding and building --------------------------------------------------------------------------------------------
-
-
 def open_store(
     path=None, store=None, workers: int | None = None, build: bool = True, beside: bool = True
 ) -> ProteinStore | None:
     """Open the store of some data. If there is none, build it first.
 
     Args:
-        path: a folder, archive, structure file or finished store; None for the structures bundled with the package; an
-            Origin for a labelled set.
-        store: folder of its stores. By default `<path>.store` beside the data, or in the cache if that cannot be
-            written: `$SIAMDIFF_CACHE`, without it `siamdiff_min` in `$XDG_CACHE_HOME` or in `~/.cache`. Stores of the
-            bundle and of a single structure file are always there.
-        workers: processes that read; the result does not depend on it. By default one for every 500 structures, up to
-            one per core. Without fork (not on Linux), a script needs `if __name__ == "__main__":`.
+        path: a folder, archive, structure file or finished store; None for the bundled structures; an Origin.
+        store: folder of its stores; by default `<path>.store` beside the data, or in the cache (docs/data.md).
+        workers: processes that read, with the same result; by default one for every 500 structures, up to one per core.
         build: False to change nothing on the disk. If there is no store, None is returned.
         beside: False to build nothing beside the data. A store that is there is used all the same.
 
-    Files that cannot be read are counted, and listed in the store's `failures.tsv`; they do not stop the build. Several
-    processes may call this at once: one builds, the others wait.
+    Files that cannot be read are counted, and listed in `failures.tsv`. Of several processes one builds, others wait.
 
     Raises:
         ConfigError: `store` or a pLDDT for a finished store.
@@ -352,8 +331,7 @@ def _finish(folder: Path, data: Path, listing: Listing, files: list[Path]) -> No
         total["bytes"] += file.stat().st_size
         total["residues"] += len(shard["residues"]) - 1
         total["atoms"] += len(shard["atoms"])
-        about = {"names": shard["names"], "sequences": sequence_hashes(shard), "content": content_hash(shard)}
-        described.append(about)
+        described.append(describe(shard))
 
     # what was not used
     failures += [("", "skipped", reason, file, "") for file, reason in listing.skipped]

@@ -100,9 +100,6 @@ class Item:
             return ATOM3D[self.task].read(path, item)
 
 
-# ---- LMDB ------------------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=4)  # of each process; LMDB refuses to open a folder twice
 def _environment(path: str):
     """The opened LMDB folder."""
@@ -138,8 +135,6 @@ def _content(path: str, index: int):
     with structure_errors(f"{path}:{index}", "not JSON"):
         return json.loads(text)
 
-
-# ---- frames ----------------------------------------------------------------------------------------------------------
 
 _TEXTS = {"chain": "chain", "code": "insertion_code", "residue": "resname", "atom": "name", "altloc": "altloc"}
 _COLUMNS = [*_TEXTS.values(), "residue", "occupancy", "element", *"xyz", "model", "subunit"]
@@ -200,9 +195,6 @@ def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
     return rows
-
-
-# ---- the four tasks --------------------------------------------------------------------------------------------------
 
 
 def _target_and_decoy(text: str) -> tuple[str, str]:

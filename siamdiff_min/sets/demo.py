@@ -38,19 +38,9 @@ def demo_set(task: str) -> LabelledData:
     origins = {}
     for split in SPLITS:
         entries = [entry for entry in content["entries"] if entry["split"] == split]
-        origins[split] = Origin(
-            bundle_path() / f"demo-{task}-{split}",
-            f"{digest} {split}",
-            partial(_listing, entries),
-            bundle_path(),
-            in_cache=True,
-        )
-    return LabelledData(
-        **origins,
-        classes=tuple(content["labels"]),
-        about=content["about"],
-        samples=SAMPLES[task],
-    )
+        path = bundle_path() / f"demo-{task}-{split}"
+        origins[split] = Origin(path, f"{digest} {split}", partial(_listing, entries), bundle_path(), in_cache=True)
+    return LabelledData(**origins, classes=tuple(content["labels"]), about=content["about"], samples=SAMPLES[task])
 
 
 def _listing(entries: list[dict]) -> Listing:

@@ -135,9 +135,8 @@ def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
 
 def _read_ids(path) -> set[str]:
     """The chains named in a text file, one or more in a line."""
-    lines = [" ".join(row) for row in read_rows(path).values()]
     ids = set()
-    for text in re.split(r"[\s,]+", " ".join(lines)):
+    for text in " ".join(" ".join(row) for row in read_rows(path, ",").values()).split():
         name = chain_id(text)
         if name:
             ids.add(name)

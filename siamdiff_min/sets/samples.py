@@ -185,10 +185,7 @@ class MutationSamples(Samples):
 
 
 class EnvironmentSamples(Samples):
-    """RES: the surroundings of a residue whose type is hidden, and its type.
-
-    Of the residue itself only the backbone is there (differences.md, row 24: a CB would tell glycine apart).
-    """
+    """RES: the surroundings of a hidden residue, of which the backbone is there (differences.md, row 24); its type."""
 
     def count(self, index: int) -> int:
         return len(self.labels(index)["residues"])

@@ -13,14 +13,15 @@ from .ec import ec_set
 from .labelled_set import LabelledData
 
 
-def _ec(config: Namespace, needed: Sequence[str]) -> LabelledData:
-    return ec_set(config.data, config.cutoff, config.ids, needed) if config.data else demo_set("ec")
-
-
-def _atom3d(task: str, config: Namespace, needed: Sequence[str]) -> LabelledData:
-    return atom3d_set(config.data, task, needed) if config.data else demo_set(task)
+def _set_of(task: str, config: Namespace, needed: Sequence[str]) -> LabelledData:
+    """The data of a task of the package; without --data a demo set."""
+    if not config.data:
+        return demo_set(task)
+    if task == "ec":
+        return ec_set(config.data, config.cutoff, config.ids, needed)
+    return atom3d_set(config.data, task, needed)
 
 
 # task -> (options of finetune.py, splits that are needed) -> its data
 SETS: dict[str, Callable[[Namespace, Sequence[str]], LabelledData]]
-SETS = {"ec": _ec, **{task: partial(_atom3d, task) for task in ATOM3D}}
+SETS = {task: partial(_set_of, task) for task in ("ec", *ATOM3D)}

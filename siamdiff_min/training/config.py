@@ -23,8 +23,6 @@ METHODS = Choices(list(TABLE_5), "pretraining", "OBJECTIVES")
 TASKS = Choices(list(TABLE_6), "downstream.tasks", "TASKS")
 ENCODERS = Choices(["gearnet", *ONE_LEVEL], "encoders", "ENCODERS")
 
-# ---- options ---------------------------------------------------------------------------------------------------------
-
 
 class Option(NamedTuple):
     """One option: what argparse is told, and which runs it concerns."""
@@ -92,12 +90,7 @@ OPTIONS = {  # group of --help -> its options, in order
         train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
     ],
     "size": [
-        both(
-            "size",
-            "smaller ones, for laptops, differ in layers, readout, rate and batch too "
-            "(default: of --init-from, or paper; of a demo tiny)",
-            choices=SIZES,
-        ),
+        both("size", "smaller ones are for laptops (default: of --init-from, or paper; of a demo tiny)", choices=SIZES),
         train("epochs", "epochs of each stage, large and small noise; 0 leaves it out (default: preset)", **SEVERAL),
         tune("epochs", "epochs (default: preset)", type=COUNT, nargs=1),
         both("batch_size", "samples per process and forward pass (default: preset)", type=COUNT),
@@ -161,9 +154,6 @@ def flag(name: str, *values) -> str:
 def shown(value) -> str:
     """A value as it is given on the command line."""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-# ---- what a run does -------------------------------------------------------------------------------------------------
 
 
 def pretrain_options(argv: Sequence[str] | None = None, world: int | None = None) -> Namespace:

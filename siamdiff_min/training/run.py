@@ -159,12 +159,13 @@ class Run:
         world = self.ranks.world
         compared = getattr(self.objective, "compared", 1) > 1
         checkpoint.check_resumable(self.config, state["config"], path, world, compared)
-        before = dict(zip(self.trained_on, state["data"]))
-        changed = [name for name, now in self.trained_on.items() if before[name] != now]
+        changed = []
+        for (name, now), was in zip(self.trained_on.items(), state["data"]):
+            if was != now:
+                changed.append(f"{name} was {was!s:.12}, is {now!s:.12}")
         if changed:
-            words = "; ".join(f"{name} was {before[name]!s:.12}, is {self.trained_on[name]!s:.12}" for name in changed)
             help = f"Choose another --out, or start from its weights with --init-from {path}"
-            raise ConfigError(f"cannot resume {path} with other data: {words}. {help}")
+            raise ConfigError(f"cannot resume {path} with other data: {'; '.join(changed)}. {help}")
 
         # All that the run has come to.
         load_weights(self.objective, state["objective"], str(path))
@@ -175,10 +176,10 @@ class Run:
         self.epoch_loss = state["epoch_loss"]
         self.before = state["seconds"]
         self.ranks.say(f"resumed from {path} at step {self.step}")
-        was = state.get("processes", world), state["config"]["batch_size"]
-        if was != (world, self.config.batch_size):
-            counts = "{} processes with parts of {}"
-            change = f"{counts.format(world, self.config.batch_size)}, before {counts.format(*was)}"
+        now = [world, self.config.batch_size]
+        before = [state.get("processes", world), state["config"]["batch_size"]]
+        if before != now:
+            change = "{} processes with parts of {}, before {} processes with parts of {}".format(*now, *before)
             self.ranks.say(f"note        {change}: batch norm, rounding, noise of other parts differ")
 
     def seconds(self) -> list[float]:

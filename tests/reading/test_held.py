@@ -15,14 +15,7 @@ from helpers import as_mmcif, as_pdb, assert_equal, residue
 
 from siamdiff_min import Protein, read_structure
 from siamdiff_min.files import StructureError
-from siamdiff_min.protein.constants import (
-    ATOM_INDEX,
-    ATOM_NAMES,
-    CA,
-    ONE_LETTER,
-    RESIDUE_ATOMS,
-    RESIDUES,
-)
+from siamdiff_min.protein.constants import ATOM_INDEX, ATOM_NAMES, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.protein import TENSOR_FIELDS
 from siamdiff_min.reading.sources import bundle_path, find_structures
 from siamdiff_min.tools.formats.arrays import AATYPE, ATOM37

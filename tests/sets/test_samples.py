@@ -25,9 +25,9 @@ from siamdiff_min.reading.sources import Listing, Origin, bundle_index
 from siamdiff_min.reading.store import StoreError, open_store
 from siamdiff_min.reading.structure import join
 from siamdiff_min.sets import demo
-from siamdiff_min.sets.labelled_set import alpha_carbons_alone
 from siamdiff_min.sets.samples import SAMPLES, Unlabelled, pack_lists, unpack_list
 from siamdiff_min.sets.sets import SETS
+from siamdiff_min.tools.table.labelled import alpha_carbons_alone
 
 
 def assert_equal_samples(a, b) -> None:

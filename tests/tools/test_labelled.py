@@ -22,14 +22,11 @@ from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
 from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import open_store
-from siamdiff_min.sets.labelled_set import (
-    SPLITS,
-    remarks,
-)
+from siamdiff_min.sets.labelled_set import SPLITS
 from siamdiff_min.sets.samples import SAMPLES, ValueSamples
 from siamdiff_min.tools.evidence import bootstrap
 from siamdiff_min.tools.evidence.wording import finish
-from siamdiff_min.tools.table.labelled import split_by_sequence
+from siamdiff_min.tools.table.labelled import remarks, split_by_sequence
 from siamdiff_min.tools.table.relatives import SHORTEST, groups_of, near_copies
 from siamdiff_min.tools.table.table_set import table_set
 from siamdiff_min.tools.table.task import table_task

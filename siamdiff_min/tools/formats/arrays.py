@@ -8,16 +8,7 @@ import torch
 from torch import Tensor
 
 from ...files import StructureError
-from ...protein.constants import (
-    ATOM_ELEMENT,
-    ATOM_INDEX,
-    BACKBONE,
-    CA,
-    GREEK_RANK,
-    ONE_LETTER,
-    RESIDUE_ATOMS,
-    RESIDUES,
-)
+from ...protein.constants import ATOM_ELEMENT, ATOM_INDEX, BACKBONE, CA, GREEK_RANK, ONE_LETTER, RESIDUE_ATOMS, RESIDUES
 from ...reading.columns import Column, changes
 
 # The order of atoms (`atom37`) and of residue types (`aatype`) in AlphaFold (Jumper et al. 2021) and OpenFold.

@@ -15,15 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...files import (
-    ConfigError,
-    StructureError,
-    first_three,
-    load_module,
-    printable,
-    replacing,
-    write_rows,
-)
+from ...files import ConfigError, StructureError, first_three, load_module, printable, replacing, write_rows
 from ...names import BUNDLED
 from ..table.labels import read_spreadsheet
 from .scale import FEWEST, Scale, fit_scale, read_scale

@@ -24,7 +24,7 @@ from ...encoders import weights
 from ...files import checksum, first_three
 from ...reading.sources import structure_files
 from ...reading.store import finished_store
-from ...sets.labelled_set import SPLITS, alpha_carbons_alone, remarks
+from ...sets.labelled_set import SPLITS
 from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
 from ...training import results, summary
@@ -32,7 +32,7 @@ from ...training.ranks import Ranks
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
-from .labelled import TableData
+from .labelled import TableData, alpha_carbons_alone, remarks
 from .options import columns_of
 from .results import TablePredictions, columns_of_doubt, repeated_in_file, write_table_results
 from .samples import TableSamples, UnlabelledResidues
