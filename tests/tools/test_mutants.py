@@ -290,7 +290,8 @@ POSITIONS = Positions([[4], [5], [6], [9]], KEYS, "AGLV", {"A": "A", "B": "B"})
     + [(text, "A:A52G/A:L-3P") for text in ("L-3P/A52G", "Ala52Gly-Leu-3Pro", "p.[Ala52Gly;Leu-3Pro]")]
     + [("G52AK", "A:G52aK"), ("g52ak", "A:G52aK"), ("B:Val52Trp", "B:V52W")]
     + [(text, "A:A52G") for text in ("a52g", "Ala52Gly", "p.Ala52Gly", "NP_1.1:p.(Ala52Gly)", "p.[Ala52Gly;Leu-3=]")]
-    + [(text, "WT") for text in ("WT", "wild type", "A52A", "_wt", "_sy", "p.=", "p.(=)", "NP_1.1:p.Ala52=", "A52=")],
+    + [(text, "WT") for text in ("WT", "wild_type", "A52A", "_wt", "_sy", "p.=", "p.(=)", "NP_1.1:p.Ala52=", "A52=")]
+    + [("p.Ala52_Leu53=", "WT")],
 )
 def test_mutations_are_read_as_people_write_them(text, mutant):
     assert POSITIONS.name(*POSITIONS.read([text])) == mutant
@@ -321,19 +322,20 @@ def test_a_table_of_mavedb_is_read(kept, few_tables, tmp_path, capsys):
     """Accessions first, names of HGVS, a score; synonymous rows are the wild type, and counted."""
     long = {letter: name.title() for letter, name in zip(ONE_LETTER, RESIDUES)}
     rows = [(f"NP_000001.1:p.{long[x[0]]}{x[1:-1]}{long[x[-1]]}", value) for x, value in MEASURED]
-    rows += [("p.=", 0.0), ("p.Gly9=", 0.1), ("_wt", 0.0), ("p.Thr2Ter", -3)]
+    rows += [("p.=", 0.0), ("p.Gly9=", 0.1), ("p.Gly9Gly", 0.1), ("_wt", 0.0), ("p.Thr2Ter", -3)]
     lines = [f"urn:mavedb:1-a-1#{k},NA,NA,{name},{value}" for k, (name, value) in enumerate(rows)]
     run(tmp_path, kept, ["accession,hgvs_nt,hgvs_splice,hgvs_pro,score", *lines])
     said = capsys.readouterr().out
     assert f"{len(MEASURED)} mutants measured" in said and "1 left out, a stop codon" in said
-    assert "2 synonymous, read as WT: p.=, p.Gly9=" in said and "measured 3 times" in said
+    assert "3 synonymous, read as WT: p.=, p.Gly9=, p.Gly9Gly" in said and "measured 4 times" in said
 
 
 @pytest.mark.parametrize(
     ("kind", "texts"),
     [
+        ("an extension", ["p.Ter57Gln", "p.Ter57GlnextTer17", "p.Met1ext-5", "NP_1.1:p.*57Qext*9"]),
         ("a stop codon", ["A52*", "p.Ala52Ter"]),
-        ("a deletion", ["A52del", "A52_L53del", "delV7", "NP_1.1:p.Ala52del"]),
+        ("a deletion", ["A52del", "A52_L53del", "delV7", "NP_1.1:p.Ala52del", "p.(Ala52_Leu53)del"]),
         ("an insertion", ["A52_L53insGG", "A52dup", "A52delinsGG", "insA5", "delinsA5"]),
         ("of an effect that is not known", ["p.?", "NP_1.1:p.Met1?", "NA"]),
         ("a frame shift", ["A52Gfs*3", "Ala52fs"]),

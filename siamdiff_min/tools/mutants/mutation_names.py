@@ -21,13 +21,14 @@ LETTERS = dict(zip(RESIDUES, ONE_LETTER))
 # Between mutations. A:A52G is a mutation of chain A, A52G:L60V are two; T2E-Y3A are two, L-3P is one of residue -3.
 BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}-?\d)")
 PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; it may have brackets too
-WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "_wt"}
-SYNONYMOUS = re.compile(r"=|_sy|([A-Z]{1,3}-?\d+)=", re.IGNORECASE)  # the protein is the wild type's
+WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "wild_type", "_wt"}
+SYNONYMOUS = re.compile(r"=|_sy|([A-Z]{1,3}-?\d+_)?[A-Z]{1,3}-?\d+=", re.IGNORECASE)  # the protein is the wild type's
 WITH_CHAIN = re.compile(r"^([A-Z])(\w)(-?\d+[A-Z])$", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
 NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by habit
     "a frame shift": re.compile(r"\dfs|\d[A-Z]{1,3}fs", re.IGNORECASE),
     "an insertion": re.compile(r"\d(ins|dup|delins)|(?<!del)ins|^(p\.)?delins", re.IGNORECASE),
-    "a deletion": re.compile(r"\d(del|Δ)|^(p\.)?(del|Δ)[A-Z]", re.IGNORECASE),
+    "a deletion": re.compile(r"\d\)?(del|Δ)|^(p\.)?(del|Δ)[A-Z]", re.IGNORECASE),
+    "an extension": re.compile(r"\dext|(^|\W)(ter|\*)\d", re.IGNORECASE),
     "a stop codon": re.compile(r"\d(\*|ter|stop)", re.IGNORECASE),
     "of an effect that is not known": re.compile(r"^(.*p\.)?(\?|0|na)$|\?\)?$", re.IGNORECASE),
 }
@@ -216,7 +217,8 @@ def no_mutation(word: str, text: str) -> str:
 
 def is_synonymous(text: str) -> bool:
     """Whether a text says that the protein is that of the wild type, though the gene is not."""
-    return not words_of(text) and text.strip().lower() not in WILD_TYPE
+    words = map(parse, words_of(text))
+    return text.strip().lower() not in WILD_TYPE and all(word and word.own == word.new for word in words)
 
 
 def parse(word: str) -> Word | None:
