@@ -237,7 +237,8 @@ def say(errors: Sequence[StructureError], given: Given, what: str, count: int, d
 def dry_run(args: Namespace, job: Job, given: Given) -> int:
     """Print how many structures and residues there are, and how long they will take; returns the exit status.
 
-    All files are read, so that what fails is named. The time of three goes by residues to all.
+    All files are read, so that what fails is named. The time of three goes by residues to all; a GPU, which takes
+    several at once, will need less.
     """
     with contextlib.closing(read_all(given.sources, args.num_workers, count_residues)) as counts:
         found = [*progress(zip(given.sources, counts), total=len(given.sources), unit="protein")]
@@ -260,8 +261,6 @@ def dry_run(args: Namespace, job: Job, given: Given) -> int:
     about = timedelta(seconds=round(seconds * total / processes))
     print(f"{len(residues)} structures, {total:,} residues")
     print(f"about {about} (h:min:s) by the time of {TIMED} of them; processes: {processes}")
-    if job.device != "cpu":
-        print("less on a GPU with many structures, as it takes several at once")
     return status
 
 
@@ -296,9 +295,7 @@ def embed_rest(args: Namespace, kept: Kept, job: Job, sources: Sequence[Source])
 def fingerprint(job: Job, sources: Sequence[Source]) -> str:
     """A hash of all that decides on the vectors: version, encoder, options, the files with their sizes and times."""
     status = {path: os.stat(path) for path in dict.fromkeys(source.path for source in sources)}
-    files = []
-    for source in sources:
-        files.append((*asdict(source).values(), status[source.path].st_size, status[source.path].st_mtime_ns))
+    files = [(asdict(source), status[source.path].st_size, status[source.path].st_mtime_ns) for source in sources]
     what = (__version__, checksum(job.weights), job.device, job.amp, job.include, job.each_chain)
     return hashlib.sha256(repr((what, files)).encode("utf-8", "surrogateescape")).hexdigest()
 

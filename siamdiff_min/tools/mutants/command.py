@@ -9,7 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain as joined
 from pathlib import Path
 
 import numpy as np
@@ -75,10 +75,8 @@ def measurements(args: Namespace) -> tuple[list[str], dict[str, list[float]]]:
     table = read_table(args.measured, "regression", name, value, args.missing, keep_repeats=True)
     for note in table.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
-    names = [row.name for row in table.rows]
-    if not table.classes:
-        return names, {"": [row.value for row in table.rows]}
-    return names, {column: [row.value[k] for row in table.rows] for k, column in enumerate(table.classes)}
+    values = np.reshape([row.value for row in table.rows], (len(table.rows), -1))
+    return [row.name for row in table.rows], dict(zip(table.classes or [""], values.T.tolist()))
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -90,7 +88,6 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
     warning = [[ranking.verdict]] if ranking.better is False else []
     write_rows(folder / "next.tsv", warning + cells(ranking.next))
     if ranking.model:
-        chains, numbers, codes = zip(*ranking.positions.keys)
         ((wild_type, _, _),) = ranking.predict("WT")
         with replacing(folder / "model.npz") as file:
             np.savez(
@@ -99,8 +96,8 @@ def write_results(folder: Path, title: str, ranking: Ranking) -> None:
                 effects=ranking.effects,
                 wild_type=wild_type,
                 types=[*ONE_LETTER],
-                chain=chains,
-                number=[f"{number}{code}" for number, code in zip(numbers, codes)],
+                chain=[chain for chain, _, _ in ranking.positions.keys],
+                number=[f"{number}{code}" for _, number, code in ranking.positions.keys],
                 encoder=[identity(name, find_weights(name)) for name in ranking.encoders],
             )
     write_file(folder / "report.html", page(title, ranking))
@@ -162,7 +159,7 @@ def draw_map(axes, ranking: Ranking, columns: np.ndarray, darkest: float) -> Non
     own = [ONE_LETTER.index(letter) for letter in wild]
     axes.plot(own, "x", color="black", ms=3, zorder=3)
     mutants = ranking.model.prior.mutants if ranking.model else []
-    for position, new in {*chain.from_iterable(mutants)}:
+    for position, new in {*joined(*mutants)}:
         if position in columns:
             axes.plot(position - columns[0], new, "o", color="black", mec="white", mew=0.5, ms=4, zorder=3)
 

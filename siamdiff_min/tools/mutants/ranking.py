@@ -279,14 +279,14 @@ def fit(
 
 def reference_of(model: GaussianProcess, known: Mapping[Mutant, Measurement], wild_type: float | None) -> Reference:
     """What maps are relative to."""
-    measured = known.get(())
     if wild_type is not None:
-        rows = f"; the mean of its rows, {measured.value:.3g}, is not used" if measured else ""
+        rows = f"; the mean of its rows, {known[()].value:.3g}, is not used" if () in known else ""
         return Reference(wild_type, "the wild type", f"wild type {wild_type:g}, as given{rows}")
     (value,), (half,) = model.predict([()], noise=False)
     found = f"wild type {value:.3g} ({value - half:.3g} to {value + half:.3g})"
-    if measured:
-        times = "once" if measured.repeats == 1 else f"{measured.repeats} times"
+    if () in known:
+        repeats = known[()].repeats
+        times = "once" if repeats == 1 else f"{repeats} times"
         return Reference(value, "the wild type", f"{found}, measured {times}")
     mean = np.mean([measurement.value for measurement in known.values()])
     name = "the mean of what was measured"
@@ -332,12 +332,10 @@ def known_features(
 
     # All that decides on features and log-odds: the atoms, the residues that are asked for, the encoders.
     rows = torch.tensor([row for copies in residues for row in copies])
-    digest = hashlib.sha256()
-    for tensor in (protein.pos, protein.atom_name, protein.residue_type, protein.residue_index, rows):
-        digest.update(tensor.numpy().tobytes())
-    for name in encoders:
-        digest.update(checksum(find_weights(name)).encode())
-    key = digest.hexdigest()
+    arrays = protein.pos, protein.atom_name, protein.residue_type, protein.residue_index, rows
+    parts = [array.numpy().tobytes() for array in arrays]
+    parts += [checksum(find_weights(name)).encode() for name in encoders]
+    key = hashlib.sha256(b"".join(parts)).hexdigest()
 
     found = {}
     if kept and kept.exists():
@@ -354,5 +352,5 @@ def known_features(
 
     ca = protein.alpha_carbons().pos
     distances = torch.cdist(ca[first], ca)
-    neighbours = [(distances < radius).sum(1).double().numpy() for radius in (8, 12)]
-    return PositionFeatures(protein.residue_type[first].numpy(), np.stack(neighbours, axis=1), **found)
+    neighbours = torch.stack([(distances < radius).sum(1) for radius in (8, 12)], dim=1)
+    return PositionFeatures(protein.residue_type[first].numpy(), neighbours.double().numpy(), **found)
