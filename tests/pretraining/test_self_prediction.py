@@ -387,12 +387,12 @@ def test_torsional_diffusion_draws_every_t(monkeypatch):
 
 
 class AtomNumbers(nn.Module):
-    """An encoder whose representation of an atom is its number; it keeps what it was shown."""
+    """An encoder whose representation of an atom is its number; it keeps what it was shown, and what graphs are of."""
 
     out_dim = 2
 
     def builder(self, protein):
-        return None
+        self.joined = protein
 
     def forward(self, protein, graph):
         self.shown = protein
@@ -400,47 +400,35 @@ class AtomNumbers(nn.Module):
         return Encoding(node, node, node)
 
 
-def test_torsions_are_read_from_the_atoms_of_the_chi_that_turned():
+def test_torsions_turn_one_chi_of_every_residue_and_are_read_from_its_atoms():
+    """Edges are those of the clean structure. The constant of the loss is that of a prediction of 0."""
     protein, encoder, seen = chains(), AtomNumbers(), []
     objective = OBJECTIVES["torsional"](encoder, "atom").double()
     objective.mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    nn.init.zeros_(objective.mlp.layers[-1].weight)
+    nn.init.zeros_(objective.mlp.layers[-1].bias)
     index, defined = chi_atoms(protein)
     turns = defined & (protein.residue_type != RESIDUE_INDEX["PRO"])[:, None]
     before, hits = chi_angles(protein)[0], torch.zeros(defined.shape)
     for seed in range(60):
-        objective(protein, generator(seed))
-        after = chi_angles(encoder.shown)[0]
-        turned = (torch.remainder(after - before + torch.pi, 2 * torch.pi) - torch.pi).abs() > 1e-9
+        loss, logs = objective(protein, generator(seed))
+        assert torch.equal(encoder.joined.pos, protein.pos)
+        change = torch.remainder(chi_angles(encoder.shown)[0] - before + torch.pi, 2 * torch.pi) - torch.pi
+        turned = change.abs() > 1e-9
+        assert torch.equal(turned.sum(1), turns.any(1).long())
         assert torch.equal(seen.pop().unflatten(1, (4, 2))[..., 0].long(), index[turned])
         hits += turned
+
+        # The noise has the standard deviation of the protein's t.
+        abar = objective.alpha_bar[objective.schedule.draw_t(2, generator(seed)) - 1][protein.residue_protein]
+        noise = (change.sum(1) / ((1 - abar) / abar).sqrt())[turns.any(1)]
+        constant = logs["torsion_loss_constant"].sums[0] / len(noise)
+        assert torch.isclose(loss, noise.square().mean()) and torch.isclose(loss, constant)
+
     for number in (2, 3, 4):  # residues with several chi turn each of them about equally often
         rows = turns.sum(1) == number
         share = hits[rows, :number].sum(0) / hits[rows].sum()
         assert (share - 1 / number).abs().max() < 0.06, share
-
-
-def test_torsions_turn_one_chi_of_every_residue(monkeypatch):
-    objective, protein, shown = build("torsional", "atom"), chains(), []
-    objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args))
-    nn.init.zeros_(objective.mlp.layers[-1].weight)
-    nn.init.zeros_(objective.mlp.layers[-1].bias)
-    loss, logs = objective(protein, generator(6))
-    ((turned, graph),) = shown
-    before, defined = chi_angles(protein)
-    after, _ = chi_angles(turned)
-    change = torch.remainder(after - before + torch.pi, 2 * torch.pi) - torch.pi
-    turns = defined.any(1) & (protein.residue_type != RESIDUE_INDEX["PRO"])
-    assert ((change.abs() > 1e-9).sum(1) == turns.long()).all()
-    t = objective.schedule.draw_t(2, generator(6))
-    abar = objective.alpha_bar[t - 1][protein.residue_protein]
-    std = ((1 - abar) / abar).sqrt()
-    noise = (change.sum(1) / std)[turns]
-    assert torch.isclose(loss, noise.square().mean()) and torch.isclose(
-        loss, logs["torsion_loss_constant"].sums[0] / turns.sum()
-    )
-    assert torch.equal(graph.src, objective.encoder.builder(protein).src)  # the edges of the clean structure
-    index, _ = chi_atoms(protein)
-    assert (index[defined] >= 0).all()
 
 
 @pytest.mark.parametrize("name", SINGLE)
