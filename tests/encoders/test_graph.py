@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import generator, load_golden, move, real_protein
+from conftest import generator, golden_graph, golden_order, load_golden, move, real_protein
 
 from siamdiff_min.conventions import OFFICIAL, PAPER
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, GraphBuilder, edge_lengths, line_graph
@@ -147,6 +147,17 @@ def test_line_graph_equals_double_loop(level):
         assert found[a, b] == min(int(theta / torch.pi * 8), 7)
         if src[a] == dst[b]:
             assert found[a, b] == 0  # the way back
+
+
+def test_golden_line_graph():
+    golden = load_golden("gearnet_res_6x32")
+    protein, graph = golden_graph(golden)
+    edge_in, edge_out, angle_bin = line_graph(graph, protein.pos, 8)
+    order = golden_order(golden)  # its edges have other numbers
+    found = torch.stack([order[edge_in], order[edge_out], angle_bin], dim=1)
+    expected = golden["line_edge_list"].long()
+    key = [(x[:, 0] * graph.num_edges + x[:, 1]) * 8 + x[:, 2] for x in (found, expected)]
+    assert torch.equal(key[0].sort().values, key[1].sort().values)
 
 
 @pytest.mark.parametrize("level", ["atom", "residue"])
