@@ -3,6 +3,7 @@
     python -m benchmarks.nearest families TRAIN.npz FAMILIES.tsv --structures FOLDER --out families.tsv
     siamdiff nearest --fit families.tsv --among TRAIN.npz --out siamdiff_min/weights/NAME.scale.npz
     python -m benchmarks.nearest held-out TEST.npz FAMILIES.tsv [--scale FILE] [--structures FOLDER]
+    python -m benchmarks.nearest crossed TRAIN.npz FAMILIES.tsv
     python -m benchmarks.nearest speed
 
 An .npz is one of `siamdiff embed`; FAMILIES.tsv has columns name, family, cluster (a closer kind of family) and folds.
@@ -10,7 +11,8 @@ An .npz is one of `siamdiff embed`; FAMILIES.tsv has columns name, family, clust
 `held-out` counts hits between chains without family or fold in common, per query, over what E promises. With structures
 (PDB files, NAME.pdb) it compares other scores, all at the level that one stranger in 500 reaches: alignment (Biopython,
 BLOSUM62) of residues and of 3Di states (mini3di; their matrix is fitted on these very relatives, which favours them),
-cosines of composition and of pairs of states.
+cosines of composition and of pairs of states. `crossed` counts false hits of each quarter of the families by a scale of
+the other three: the encoder knows them, the scale does not.
 """
 
 import argparse
@@ -30,6 +32,7 @@ from siamdiff_min.tools.nearest import command
 from siamdiff_min.tools.nearest.scale import Scale, fit_scale, read_scale
 
 SETS, LEVELS = (100, 500, 2000), (0.1, 1, 10)
+QUARTERS = 4  # of the families, in `crossed`
 LENGTHS = (40, 60, 100, 200, 400, 801)  # residues
 ALIKE = 300  # most similar pairs whose TM-score is measured
 STATES = "ACDEFGHIKLMNPQRSTVWY"  # of 3Di, by the letters of Foldseek
@@ -119,19 +122,43 @@ def read_held_out(vectors: Path, table: Path, scale: Path | None = None, every: 
     return HeldOut(names, mean, residues, *read_table(table, names), found, likeness)
 
 
-def table_of_e(chains: HeldOut) -> Iterator[str]:
+def crossed(vectors: Path, table: Path) -> list[HeldOut]:
+    """Quarters of the families, each with a scale of one chain for each of the other families."""
+    arrays = command.single_chains(command.vectors_of([str(vectors)], ""), "set")
+    names, mean, residues = (arrays[name] for name in ("id", "mean", "residues"))
+    family, cluster, folds = read_table(table, names)
+    _, first, number = np.unique(family, return_index=True, return_inverse=True)
+    quarters = []
+    for k in range(QUARTERS):
+        others = first[number[first] % QUARTERS != k]
+        scale = fit_scale(mean[others], residues[others], family[others], [folds[i] for i in others])
+        own = np.flatnonzero(number % QUARTERS == k)
+        z = scale.whiten(mean[own])
+        likeness = scale.standardise(z @ z.T, residues[own], residues[own])
+        labels = family[own], cluster[own], [folds[i] for i in own]
+        quarters.append(HeldOut(names[own], mean[own], residues[own], *labels, scale, likeness))
+    return quarters
+
+
+def table_of_e(*sets: HeldOut) -> Iterator[str]:
     """Lines: false hits over what E promises, by the size of the set and E, and at E <= 1 by length."""
-    weight = np.array([1 / (chains.family == name).sum() for name in chains.family])
-    count = f"{len(chains.names)} chains of {len({*chains.family})} families"
+    weight = [np.array([1 / (chains.family == name).sum() for name in chains.family]) for chains in sets]
+    residues, weights = (np.concatenate(x) for x in ([chains.residues for chains in sets], weight))
+    families = {*np.concatenate([chains.family for chains in sets])}
+    count = f"{len(residues)} chains of {len(families)} families"
     yield f"{count}; false hits over E, at E <= {LEVELS}; by length at E <= 1"
-    chance = chains.scale.probability(chains.likeness)
-    for size, e, hits in false_hits(chance, chains.unrelated, weight):
+    found = []
+    for chains, own in zip(sets, weight):
+        found.append(false_hits(chains.scale.probability(chains.likeness), chains.unrelated, own))
+    for of_sets in zip(*found):
+        size, e, _ = of_sets[0]
+        hits = np.concatenate([of_set for _, _, of_set in of_sets])
         by_length = []
         for low, high in itertools.pairwise(LENGTHS):
-            own = (chains.residues >= low) & (chains.residues < high)
+            own = (residues >= low) & (residues < high)
             if own.any():
-                by_length.append(f"{low}-{high - 1}: {np.average(hits[own], weights=weight[own]):.2f} ({own.sum()})")
-        yield f"{size} {e} {np.average(hits, weights=weight):.2f} {'; '.join(by_length) if e == 1 else ''}"
+                by_length.append(f"{low}-{high - 1}: {np.average(hits[own], weights=weights[own]):.2f} ({own.sum()})")
+        yield f"{size} {e} {np.average(hits, weights=weights):.2f} {'; '.join(by_length) if e == 1 else ''}"
 
 
 def held_out(args: argparse.Namespace) -> None:
@@ -268,7 +295,7 @@ def speed() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Do what the first word of a command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nearest", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("families", "held-out", "speed"))
+    parser.add_argument("what", choices=("families", "held-out", "crossed", "speed"))
     parser.add_argument("vectors", type=Path, nargs="?")
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--scale", type=Path)
@@ -278,6 +305,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.what == "speed":
         speed()
+    elif args.what == "crossed":
+        print(*table_of_e(*crossed(args.vectors, args.table)), sep="\n")
     else:
         (write_families if args.what == "families" else held_out)(args)
 
