@@ -8,7 +8,7 @@
 What 1,727 real files have stands behind each bound. All are in angstrom.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,12 +30,6 @@ COPY_SIDE, MAX_COPIES = 2.0, 0.05  # side of a cube, and share of the CA that ha
 
 def check_plausible(path, protein: Protein, chain_names: Sequence[str]) -> None:
     """Raise StructureError with the first problem; `path` is the protein's name in the message."""
-    for reason, detail in _problems(protein, chain_names):
-        raise StructureError(path, reason, detail)
-
-
-def _problems(protein: Protein, chain_names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Reason and detail of every problem, one search after the other."""
     pos = protein.pos.detach().cpu().numpy().astype(float)  # float32 is too coarse for squares of large coordinates
     owner = protein.atom_residue.cpu().numpy()
     carbon = np.flatnonzero(protein.atom_name.cpu().numpy() == CA)
@@ -49,21 +43,17 @@ def _problems(protein: Protein, chain_names: Sequence[str]) -> Iterator[tuple[st
     same_chain = chain[1:] == chain[:-1]
     spacing = _median(steps[same_chain], FEWEST)
     if spacing > MAX_SPACING:
-        yield (
-            "thinner than a protein",
-            f"{spacing:.1f} angstrom from CA to CA in a chain (median), 3.8 in proteins: another unit or order?",
-        )
+        detail = f"{spacing:.1f} angstrom from CA to CA in a chain (median), 3.8 in proteins: another unit or order?"
+        raise StructureError(path, "thinner than a protein", detail)
 
     # The same between residues that follow each other in number, as breaks in a chain are no sign.
     step = _median(steps[same_chain & (number[1:] == number[:-1] + 1)], FEWEST_STEPS)
-    wrong_scale = []
-    if not MIN_STEP <= step <= MAX_STEP:
-        scale = step / USUAL_STEP
-        guess = f"bohr? {BOHR:.2f} times too large" if abs(scale / BOHR - 1) < 0.03 else f"scaled by {scale:.2f}?"
-        detail = f"{step:.2f} angstrom from CA to the next CA (median), {USUAL_STEP} in proteins: {guess}"
-        wrong_scale = [("not the size of a protein", detail)]
-    if step >= DENSE_STEP:
-        yield from wrong_scale
+    scale = step / USUAL_STEP
+    guess = f"bohr? {BOHR:.2f} times too large" if abs(scale / BOHR - 1) < 0.03 else f"scaled by {scale:.2f}?"
+    detail = f"{step:.2f} angstrom from CA to the next CA (median), {USUAL_STEP} in proteins: {guess}"
+    wrong_scale = StructureError(path, "not the size of a protein", detail)
+    if step > MAX_STEP or DENSE_STEP <= step < MIN_STEP:
+        raise wrong_scale
 
     # From every atom to the CA of its residue.
     carbon_of = np.full(protein.num_residues, -1)
@@ -72,14 +62,16 @@ def _problems(protein: Protein, chain_names: Sequence[str]) -> Iterator[tuple[st
     reach = np.where(centre < 0, 0, _length(pos - pos[centre]))
     if reach.max(initial=0) > MAX_REACH:
         name = residue_name(protein, int(owner[reach.argmax()]), chain_names)
-        yield "torn residue", f"{name}, {reach.max():.0f} angstrom from an atom to its CA"
+        raise StructureError(path, "torn residue", f"{name}, {reach.max():.0f} angstrom from an atom to its CA")
 
     # How many atoms, or CA, are in one place.
     for side, most, kind in MAX_DENSITY:
         _, count = _in_cubes(pos if kind == "atoms" else alpha, side)
         if count.max(initial=0) > most:
-            yield "denser than matter", f"over {most} {kind} in a cube of {side} angstrom: nanometres? padding?"
-    yield from wrong_scale
+            detail = f"over {most} {kind} in a cube of {side} angstrom: nanometres? padding?"
+            raise StructureError(path, "denser than matter", detail)
+    if step < DENSE_STEP:
+        raise wrong_scale
 
     # Chains that lie on each other are the output of an aligner, or models that somebody joined.
     cube, count = _in_cubes(alpha, COPY_SIDE)
@@ -88,7 +80,7 @@ def _problems(protein: Protein, chain_names: Sequence[str]) -> Iterator[tuple[st
         pair = sorted({*chain[cube == cube[doubled.argmax()]].tolist()})
         names = " and ".join(repr(chain_names[c]) if chain_names else str(c) for c in pair)
         share = f"{doubled.mean():.0%} of the CA have another in a cube of {COPY_SIDE} angstrom"
-        yield "copies of a chain in one place", f"{share} (chain {names}): joined models?"
+        raise StructureError(path, "copies of a chain in one place", f"{share} (chain {names}): joined models?")
 
 
 def _length(vector: np.ndarray) -> np.ndarray:
