@@ -81,9 +81,22 @@ def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
     """
     if prediction.min() == prediction.max():
         return auprc_of_chance(target.size, int(target.sum()))
-    from sklearn.metrics import average_precision_score  # it loads scipy, for a second that most commands need not wait
+    hits, misses = counts_above(prediction, target)
+    recall = np.append(hits[::-1] / max(hits[-1], 1), 0)
+    precision = (hits / (hits + misses))[::-1]
+    return (precision * -np.diff(recall)).sum() if hits[-1] and misses[-1] else NAN
 
-    return average_precision_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
+
+def counts_above(score: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many entries of target 1, and of 0, reach every threshold, from the highest to the lowest: (T,) each.
+
+    In the order of scikit-learn, for the same bits. Its own functions take 1 to 2 ms, which made 15 of the 20 s of a
+    table of yes and no.
+    """
+    order = score.ravel().argsort(kind="stable")[::-1]
+    last = np.append(np.diff(score.flat[order]) != 0, True)
+    hits = target.flat[order].cumsum()[last]
+    return hits, 1 + np.flatnonzero(last) - hits
 
 
 def auprc_of_chance(count: int, positive: int) -> float:
@@ -100,9 +113,12 @@ def auprc_of_chance(count: int, positive: int) -> float:
 @metric("max")
 def auroc(prediction: np.ndarray, target: np.ndarray) -> float:
     """Area under the ROC curve over all entries alike; equal predictions count half. nan for a single class."""
-    from sklearn.metrics import roc_auc_score
-
-    return roc_auc_score(target.ravel(), prediction.ravel()) if len(np.unique(target)) > 1 else NAN
+    hits, misses = counts_above(prediction, target)
+    if not hits[-1] or not misses[-1]:
+        return NAN
+    corner = (np.diff(hits, 2) != 0) | (np.diff(misses, 2) != 0)  # the others lie on a line between their neighbours
+    kept = np.pad(corner, 1, constant_values=True) if len(hits) > 2 else slice(None)
+    return np.trapezoid(np.append(0, hits[kept] / hits[-1]), np.append(0, misses[kept] / misses[-1]))
 
 
 @metric("max")
