@@ -47,9 +47,8 @@ def run(args: Namespace) -> int:
 
     # What was done, and how to look at it.
     low, high = min(found.values()), max(found.values())
-    print(
-        printable(f"{out}: {column} of {len(found)} of {len(numbers)} residues of the table, {low:.4g} to {high:.4g}")
-    )
+    counts = f"{len(found)} of {len(numbers)} residues of the table"
+    print(printable(f"{out}: {column} of {counts}, {low:.4g} to {high:.4g}"))
     print(printable(f"with its colours and a legend: pymol {pymol}, or chimerax {chimerax}"))
     return 0
 

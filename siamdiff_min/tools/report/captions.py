@@ -137,14 +137,3 @@ def result(row: Row, measure: str) -> str:
         than = THAN.get(other.side, "beside")
         words += paragraph(f"{than} {other.name} ({cell(other.value, measure)})", other.side)
     return words
-
-
-def differences(rows: Sequence[Row]) -> str:
-    """Of several runs each minus the first one, with its interval."""
-    words = ""
-    for row in rows[1:]:
-        found = row.difference
-        if found.side:
-            sentence = f"{row.run.name} {THAN[found.side]} {rows[0].run.name}: {cell(found.gain)}"
-            words += paragraph(f"{sentence}, 95 % interval {cell(found.interval)}, over {found.sources}", found.side)
-    return words

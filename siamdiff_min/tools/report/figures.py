@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 from ...files import printable
 from ..evidence.wording import title_of
-from .captions import differences, over, result, sizes_of, with_interval
+from .captions import over, result, sizes_of, with_interval
 from .comparison import Row, beside, compare
 from .picture import COLOURS, INK, SQUARE, Picture, colour_of
 from .runs import BASELINE, RunFolder
@@ -61,8 +61,7 @@ def as_percent(axis, measure: str) -> None:
 
 
 def picture_of_result(runs: Sequence[RunFolder], measure: str, title: str) -> Picture:
-    """The values of the runs that have a measure, with their intervals. In words it stands beside the baseline, or
-    several runs beside the first one."""
+    """The values of the runs that have a measure, with their intervals. That of a run alone is said in words too."""
     rows = compare(runs, measure)
     notes = [sizes_of([row.run for row in rows])]
     if any(row.seeds > 1 for row in rows):
@@ -70,7 +69,7 @@ def picture_of_result(runs: Sequence[RunFolder], measure: str, title: str) -> Pi
     for name in dict.fromkeys(other.name for row in rows for other in beside(row.run, measure)):
         notes.append("dashed: the baseline" if name == "the baseline" else f"dotted: a head of {name}")
     notes.append(over(rows).replace("95 %", "bars: 95 %"))
-    words = result(rows[0], measure) if len(runs) == 1 else differences(rows)
+    words = result(rows[0], measure) if len(runs) == 1 else ""
     height = 0.6 + 0.5 * len(rows)  # inches
     draw = partial(forest, rows=rows, runs=runs, measure=measure, title=title)
     return Picture(f"{measure}-intervals", title, draw, "; ".join(filter(None, notes)), height, words)
