@@ -153,17 +153,17 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
         run("color", [f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
 
 
+TWICE = as_pdb([*residue("ALA", 52), *residue("TRP", 52, x=92.0)])
 BLANK = as_pdb([*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]).replace("GLY     2 ", "GLY  A000 ")
 
 
 @pytest.mark.parametrize(
     ("text", "between", "places", "table"),
     [
-        (as_pdb([*residue("ALA", 52), *residue("TRP", 52, x=92.0)]), between, [("A", 52), ("A_2", 52)], table)
-        for between in ("TER\n", "END\n")
-        for table in ("chain,number,value\nA,52,1\nA_2,52,5\n", "id,prediction\nx:A:52,1\nx:A_2:52,5\n")
-    ]
-    + [(BLANK, "TER\n", [("", 1), ("_2", 10000)], "chain,number,value\n,1,1\n_2,10000,5\n")],
+        (TWICE, "TER\n", [("A", 52), ("A_2", 52)], "chain,number,value\nA,52,1\nA_2,52,5\n"),
+        (TWICE, "END\n", [("A", 52), ("A_2", 52)], "id,prediction\nx:A:52,1\nx:A_2:52,5\n"),
+        (BLANK, "TER\n", [("", 1), ("_2", 10000)], "chain,number,value\n,1,1\n_2,10000,5\n"),
+    ],
 )
 def test_chains_are_called_as_the_reader_calls_them(text, between, places, table, tmp_path):
     """Two molecules of one name, as docking servers write them; blank names; numbers in hybrid-36."""
@@ -188,11 +188,8 @@ def test_predictions_of_a_folder(tmp_path):
     folder.mkdir()
     (folder / "x.pdb.gz").write_bytes(gzip.compress(as_pdb(ROWS).encode()))
     (folder / "y.cif").write_text(as_mmcif(ROWS))
-    rows = [f"{name}:{chain}:{number}{code.strip()}\t{name}\t{x + (name == 'y')}"
-            for name in "xy" for (chain, number, code), x in NUMBERS.items()]  # fmt: skip
     table = tmp_path / "predicted-structures.tsv"
-    table.write_text("\n".join(["id\tgroup\tprediction", *rows]))
+    table.write_text("id\tgroup\tprediction\nx:A:52A\tx\t-0.25\ny:A:52A\ty\t0.75\n")
     copies = color.color_predictions(table, folder)
     assert copies == [tmp_path / "predicted-structures" / name for name in ("x.pdb", "y.cif")]
-    found = [b_factors(path.read_text())["A", 52, "A"] for path in copies]
-    assert found == [{-0.25}, {0.75}]
+    assert [b_factors(path.read_text())["A", 52, "A"] for path in copies] == [{-0.25}, {0.75}]
