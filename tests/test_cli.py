@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 import torch
-from processes import ROOT, TWO_RANKS, cold, run
+from processes import ROOT, cold, run
 from standin import lines
 
 from siamdiff_min import __version__, cli
@@ -241,17 +241,6 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
     said = train(*options, "--out", tmp_path / "run")
     assert "1 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
     assert ("seq_mlp" in weights.load_encoder_file(tmp_path / "run" / "encoder.pt")) is (ablation == "none")
-
-
-@pytest.mark.soak
-def test_two_ranks_stay_in_step(tmp_path, few):
-    """Two of them in the default run: tests/reliability/test_ranks.py."""
-    options = ["--method", "siamdiff", "--level", "atom", "--preset", "official", "--data", few, "--out", tmp_path]
-    options += ["--save-every", 1]
-    said = train_cold(*options, "--max-steps", 1, launcher=TWO_RANKS)
-    assert "on 2 x cpu" in said and said.count("proteins to train on") == 1
-    assert "at step 1" in train(*options, "--max-steps", 2, world=2)
-    assert [line["step"] for line in lines(tmp_path) if line["split"] == "train"] == [1, 2]
 
 
 @pytest.mark.slow

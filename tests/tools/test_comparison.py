@@ -1,17 +1,18 @@
 """Runs side by side: intervals that cover, seeds of one method as one run, tables as CSV and LaTeX."""
 
 import csv
+import glob
 import json
-import os
 import re
+import shlex
 import subprocess
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import run
 from scipy import stats
 
 from benchmarks.probe_report import PAPER, SCRATCH
@@ -294,15 +295,20 @@ def test_mean_ranks_are_those_of_table_2(tmp_path):
 
 
 @pytest.mark.full
-def test_the_ablation_of_the_page(tmp_path):
+def test_the_ablation_of_the_page(tmp_path, enzymes, monkeypatch):
     """The block of docs/commands.md, each run with three steps of stage 2: a table of two methods with intervals."""
     page = (ROOT / "docs" / "commands.md").read_text()
     (block,) = re.findall(r"<!-- run: ablation -->\n```bash\n(.*?)^```$", page, flags=re.M | re.S)
-    few = "--size tiny --level residue --epochs 0 1 --max-steps 3 --num-workers 0 --device cpu --threads 1 "
-    assert block.count("--size tiny ") == 1
-    script = f'siamdiff() {{ {sys.executable} -m siamdiff_min "$@"; }}\nset -e\n'
-    script += block.replace("--size tiny ", few)
-    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    few = "--level residue --epochs 0 1 --max-steps 3 --num-workers 0 --device cpu --threads 1 --batch-size 2"
+    few += f" --data {enzymes} --valid-fraction 0.5"
+    said = subprocess.check_output(["bash", "-c", f'siamdiff() {{ echo "$@"; }}\n{block}'], text=True)
+    *training, comparing = [shlex.split(line) for line in said.splitlines()]
+    assert len(training) == 6
+    for _, *options in training:
+        run("script in", tmp_path, "train.py", *options, *few.split())
+    monkeypatch.chdir(tmp_path)
+    command, *options = comparing
+    assert cli.run(command, [name for word in options for name in sorted(glob.glob(word)) or [word]]) == 0
     with open(tmp_path / "ablation.csv", newline="") as file:
         rows = {(row["run"], row["measure"]): row for row in csv.DictReader(file)}
     assert {run for run, _ in rows} == {"none", "small-noise"}
