@@ -160,9 +160,9 @@ def check_classes(config: Namespace, own: Sequence[str], of_model: Sequence[str]
     if own == of_model and same:
         return
     source = f"{getattr(config, 'labels', None) or config.data or 'the demo'}"
-    alone = sorted({*own} ^ {*of_model})
-    if alone:
-        source += f"; of one alone: {', '.join(alone[:3])}"
+    unknown, absent = sorted({*own} - {*of_model}), sorted({*of_model} - {*own})
+    if unknown or absent:
+        source += f"; {'unknown to it' if unknown else 'known to it alone'}: {', '.join((unknown or absent)[:3])}"
     raise ConfigError(f"{config.eval_only} was trained on other labels than those of {source}")
 
 
