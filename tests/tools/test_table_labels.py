@@ -69,6 +69,8 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,'" + "x" * 200_000 + "'": (None, "field larger than field limit"),
     "name,value\na,1\nb,2": ("binary", "row 3: '2' is no value for binary"),
     "name,value\na,x\nb,2": ("regression", "row 2: 'x' is no value for regression"),
+    "name,value\na,1\nb,2. Mrz": ("regression", "write numbers alone; a spreadsheet may have made a date of a number"),
+    "name,value\na,1\nb,2026-03-01T00:00:00": (None, "a spreadsheet may have made a date of a number"),
     "name,value\na,inf\nb,2": (None, "row 2: 'inf' is no value for regression"),
     "name,value\na,\nb,NA": ("regression", "column value has no value"),
     "name,value\na,\nb,": ("classes", "column value has no value"),

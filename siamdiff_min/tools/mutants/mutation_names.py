@@ -11,7 +11,7 @@ import numpy as np
 from ...files import ConfigError, first_three
 from ...protein.constants import ONE_LETTER, RESIDUES
 from ...reading.structure import Structure
-from ..table.labels import DATE
+from ..table.values import DATE
 from .mutation_model import Mutant, Mutation
 
 # Chain, type in one letter or three, number, insertion code, new type.

@@ -26,20 +26,6 @@ from .faults import Faults
 from .values import CLASSES, count_classes, kind_of, read_values, squeezed
 
 SPLIT_OF = {"": "", "train": "train", "valid": "valid", "val": "valid", "test": "test"}
-# What a spreadsheet makes of a name: 2026-03-01, 1.3.26, 2-Mar, Mar-02, 1. Mrz; of 1E10 the number 1.00E+10. Months
-# begin so in English, German, French, Spanish, Portuguese, Italian, Dutch, Swedish, Polish, Turkish and Russian.
-MONTHS = """
-    jan feb fe[bv] fév mar mär mrz mrt apr avr abr ma[ijyg] mei jun jui jul ju[nil] giu lug aug ago aoû sep set okt
-    oct ott nov dec dez déc des dic gen ene sty lut kwi cze lip sie wrz paź lis gru oca şub nis haz tem ağu eyl eki
-    kas ara янв фев мар апр мая май июн июл авг сен окт ноя дек
-"""
-MONTH = f"({'|'.join(MONTHS.split())})[^\\W\\d_]{{0,7}}\\.?"
-DATE = re.compile(
-    rf"\d{{1,4}}[-./](\d\d?|{MONTH})[-./]\d{{1,4}}( .*)?|\d{{1,2}}[-./ ]{{1,2}}{MONTH}([-./ ]+\d{{2,4}})?"
-    rf"|{MONTH}[-./ ]\d{{1,4}}|\d\d?[月월] ?\d\d?[日일]",
-    re.IGNORECASE,
-)
-POWER = re.compile(r"\d([.,]\d+)?E\+\d+")
 # Titles that others give to the columns `chain` and `number`. A column `number` alone counts something else.
 TELLING = ("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq", "number")
 TELLING += ("chains", "chain_id", "chainid")

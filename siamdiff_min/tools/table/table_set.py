@@ -15,7 +15,8 @@ from ...reading.store import FAILURES, ProteinStore, finished_store
 from ...sets.labelled_set import SPLITS
 from .faults import Faults
 from .labelled import TableData
-from .labels import DATE, POWER, Row, read_table, structure_called
+from .labels import Row, read_table, structure_called
+from .values import DATE, POWER
 
 
 def table_set(

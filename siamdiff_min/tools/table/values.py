@@ -21,6 +21,20 @@ MANY = 8  # values below which the median says little of the spread
 LARGEST = 3.4e38  # in float32, in which targets are kept
 FEW = 10  # so many different whole numbers may be names of classes
 SHOWN = 12  # classes to list: about two lines
+# What a spreadsheet makes of a name or number: 2026-03-01, 1.3.26, 2-Mar, Mar-02, 1. Mrz; of 1E10 the number 1.00E+10.
+# Months begin so in English, German, French, Spanish, Portuguese, Italian, Dutch, Swedish, Polish, Turkish, Russian.
+MONTHS = """
+    jan feb fe[bv] fév mar mär mrz mrt apr avr abr ma[ijyg] mei jun jui jul ju[nil] giu lug aug ago aoû sep set okt
+    oct ott nov dec dez déc des dic gen ene sty lut kwi cze lip sie wrz paź lis gru oca şub nis haz tem ağu eyl eki
+    kas ara янв фев мар апр мая май июн июл авг сен окт ноя дек
+"""
+MONTH = f"({'|'.join(MONTHS.split())})[^\\W\\d_]{{0,7}}\\.?"
+DATE = re.compile(
+    rf"\d{{1,4}}[-./](\d\d?|{MONTH})[-./]\d{{1,4}}([ T].*)?|\d{{1,2}}[-./ ]{{1,2}}{MONTH}([-./ ]+\d{{2,4}})?"
+    rf"|{MONTH}[-./ ]\d{{1,4}}|\d\d?[月월] ?\d\d?[日일]",
+    re.IGNORECASE,
+)
+POWER = re.compile(r"\d([.,]\d+)?E\+\d+")
 Column = Mapping[int, str]  # the cells of a column by row
 CLASSES = ("classes", "labels")  # the kinds that are not numbers: one name, or any number of them
 
@@ -105,6 +119,8 @@ def _value(number: int, text: str, kind: str) -> float | str | list[str]:
     if value is not None and abs(value) <= LARGEST and (kind != "binary" or value in (0, 1)):
         return value
     advice = f'if it was not measured: --missing "{text}". Names need --kind classes or labels'
+    if DATE.fullmatch(text):
+        advice = "a spreadsheet may have made a date of a number: format the column as text"
     raise ValueError(f"row {number}: {text!r} is no value for {kind}; write numbers alone; {advice}")
 
 
