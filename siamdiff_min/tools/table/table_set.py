@@ -119,7 +119,7 @@ def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     for name in sorted(there):
         fitting[name.rpartition("/")[2]].append(name)
     for name, several in fitting.items():
-        if name in names and len(several) > 1 and not names.issuperset(several):
+        if name in names and len(several) > 1 and not {*several} <= names:
             faults.add("several", f"a name that fits several structures ({name}: {first_three(several)})")
 
     missing = sorted(names - there)
