@@ -199,11 +199,8 @@ class GaussianProcess:
         self.centre = np.mean((y - expected)[prior.mutated])
         rest = (y - self.centre - expected) / self.scale
 
-        def loss(choice: Choice) -> float:
-            errors = choice.errors @ rest
-            return np.mean(errors[prior.mutated] ** 2)
-
-        best = min(prior.choices, key=loss)
+        losses = [np.mean((choice.errors @ rest)[prior.mutated] ** 2) for choice in prior.choices]
+        best = prior.choices[np.argmin(losses)]
         self.noise = best.noise
         self.inverse = best.inverse
         self.weights = best.inverse @ rest

@@ -105,6 +105,9 @@ def trust(model: GaussianProcess) -> Trust | None:
     rho = {name: spearman(x, y) for name, x in (left_out | against.scores).items()}
     error = {name: rmse(x, y) for name, x in (left_out | fitted).items()}
 
+    # Whether values fall with the ranking without measurements, more than by chance.
+    rise = bounds(against.scores[UNMEASURED] @ standardised(against.tables(MEAN, y)), BY_CHANCE)
+
     # An interval is told from the errors at other positions.
     ratio = model.ratio[mutated]
     inside = [ratio[rows] <= reach(np.delete(ratio, rows)) for rows in against.permuted.groups]
@@ -113,7 +116,7 @@ def trust(model: GaussianProcess) -> Trust | None:
         rmse=error,
         explained=float(against.model.explained(y[:, None])[0]),
         gain={name: against.gain(name, y) for name in (FLOOR, *against.lines)},
-        backwards=against.backwards(y),
+        backwards=rise.value < rise.low,
         covered=float(np.concatenate(inside).mean()),
     )
 
@@ -161,11 +164,6 @@ class Comparison:
         else:
             fit = self.lines[name] @ y
         return np.column_stack([y, fit[:, None] + self.permuted(y - fit)])
-
-    def backwards(self, y: np.ndarray) -> bool:
-        """Whether values fall with the ranking without measurements, more than by chance."""
-        rise = bounds(self.scores[UNMEASURED] @ standardised(self.tables(MEAN, y)), BY_CHANCE)
-        return rise.value < rise.low
 
 
 class Permutations:
