@@ -12,14 +12,14 @@ import math
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
 from ..files import ConfigError, first_three, printable, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
-from ..reading.columns import WIDEST
+from ..reading.columns import WIDEST, Atoms
 from ..reading.endings import without_ending
 from ..reading.parse import is_binary_cif, models_in
 from ..reading.policy import told_apart
@@ -163,11 +163,19 @@ def color(path: Path, numbers: Numbers, chain: str | None = None) -> tuple[bytes
         return copy.encode("latin-1"), found
 
 
+def read_atoms(path, content: str | bytes) -> Iterator[Atoms]:
+    """The atoms of one model after the other, with the chains and insertion codes of `read_structure`.
+
+    `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
+    """
+    for model, _, _ in models_in(path, str(path), content, None):
+        yield told_apart(str(path), model, None, True)[0]
+
+
 def residues_of(path: Path, content: bytes) -> dict[int, tuple[Residue, str]]:
     """Of every atom, by its place in the file, the residue and the type of it, as `read_structure` calls them."""
     found = {}
-    for model, _, _ in models_in(path, str(path), content, None):
-        atoms, _ = told_apart(str(path), model, None, True)
+    for atoms in read_atoms(path, content):
         names = zip(atoms.number.tolist(), atoms.code.texts())
         residues = zip(atoms.chain.texts(), [f"{number}{code.strip()}" for number, code in names])
         found |= dict(zip(atoms.place.tolist(), zip(residues, atoms.residue.texts())))
