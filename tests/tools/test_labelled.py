@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_protein
-from helpers import Given, structure
+from helpers import Given, dataset, structure
 
 from benchmarks.pdb import write_pdb
-from siamdiff_min.cli import run
 from siamdiff_min.downstream import metrics
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
@@ -62,70 +61,64 @@ def test_copies_are_on_one_side_in_pre_training_and_in_tables(copies):
         assert all(side_of[f"a{i}"] == side_of[f"b{i}"] for i in range(20))
 
 
+def write_chains(path, parts):
+    """Write some proteins as the chains A, B, ... of one file."""
+    whole = Protein.pack([replace(part, pos=part.pos + 40 * i) for i, part in enumerate(parts)])
+    one = {"residue_protein": torch.zeros_like(whole.chain), "num_proteins": 1}
+    write_pdb(path, replace(whole, chain=whole.residue_protein, **one), tuple("ABCDEF"[: len(parts)]))
+
+
 def test_a_chain_and_its_dimer_have_one_sequence(copies):
     """And a chain with others beside it has another, whatever their order; the same in every process and version."""
-    chain = real_protein("1LCD_A").crop(0, 30)
-    both = Protein.pack([chain, replace(chain, pos=chain.pos + 40)])
-    one = {"chain": both.residue_protein, "residue_protein": torch.zeros_like(both.chain), "num_proteins": 1}
-    write_pdb(copies / "dimer.pdb", replace(both, **one), ("A", "B"))
     whole = real_protein("1LCD_A")
-    pieces = [replace(p, pos=p.pos + 40 * i) for i, p in enumerate(whole.crop(5 * i, 8) for i in range(6))]
-    for name, parts in (("six", pieces), ("turned", pieces[::-1])):
-        six = Protein.pack(parts)
-        one = {"chain": six.residue_protein, "residue_protein": torch.zeros_like(six.chain), "num_proteins": 1}
-        write_pdb(copies / f"{name}.pdb", replace(six, **one), tuple("ABCDEF"))
+    pieces = [whole.crop(5 * i, 8) for i in range(6)]
+    for name, parts in (("dimer", [whole.crop(0, 30)] * 2), ("six", pieces), ("turned", pieces[::-1])):
+        write_chains(copies / f"{name}.pdb", parts)
     store = open_store(copies, workers=1)
     of = dict(zip(store.names, store.sequences))
     assert Counter(store.sequences)[of["dimer"]] == 3 and of["six"] == of["turned"] == "b9097420b70e9a90"
 
 
-def test_a_table_may_name_chains_of_files_that_have_several(tmp_path, capsys):
+def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
     """As NAME_A or in a column `chain`; both read one store, with an entry for every chain."""
     folder = tmp_path / "data"
     folder.mkdir()
-    five = real_protein("2BEG")
-    five = replace(five, chain=five.chain.unique(return_inverse=True)[1])
+    table = tmp_path / "labels.csv"
+
+    def data_of(*lines):
+        table.write_text("\n".join(lines))
+        return table_set(table, folder, needed=["train"])
+
+    chains = ["f0_A", "f0_B", "f1_A", "f1_B"]
+    proteins = [real_protein("1LCD_A").crop(i, 9) for i in range(4)]
     for i in range(2):
-        write_pdb(folder / f"f{i}.pdb", replace(five, pos=five.pos + 100 * i), tuple("ABCDE"))
-    rows = [(f"f{i}", chain, 10 * i + k) for i in range(2) for k, chain in enumerate("ABCDE")]
-    found = []
-    for header, lines in (
-        ("name,value,split", [f"{name}_{chain},{value}" for name, chain, value in rows]),
-        ("name,chain,value,split", [f"{name}.pdb,{chain},{value}" for name, chain, value in rows]),
-    ):
-        table = tmp_path / "labels.csv"
-        table.write_text("\n".join([header, *(f"{line},train" for line in lines)]))
-        store = table_set(table, folder, needed=["train"]).open("train", workers=1)
-        assert len({*store.sequences}) == 1
-        labels = [(store.labels(i)["values"], store.positions(i)[0][0]) for i in range(10)]
-        found.append([(name, *of) for name, of in zip(store.names, labels)])
-        for i in range(10):
-            expected = five.select_residues(five.chain == i % 5)
-            assert torch.allclose(store[i].pos, (expected.pos + 100 * (i // 5)).float(), atol=1e-3)
-            assert torch.equal(store[i].residue_type, expected.residue_type) and not store[i].chain.any()
-    assert found[0] == found[1] == [(f"{name}_{chain}", [float(value)], chain) for name, chain, value in rows]
-    assert run("build", [str(folder), "--each-chain"]) == 0
-    assert capsys.readouterr().out.startswith(f"{store.path}: seen 10 = used 10 ")
-    table.write_text("name,value,split\nf0_A,1,train\nf1_Q,2,train")
-    assert table_set(table, folder, needed=["train"]).open("train").not_found == "1 structures (f1_Q)"
-    table.write_text("name,value,split\nf0_A,1,train\nf1,2,train")
+        write_chains(folder / f"f{i}.pdb", proteins[2 * i : 2 * i + 2])
+    named = [f"{name},{value},train" for value, name in enumerate(chains)]
+    split = [f"{name[:2]}.pdb,{name[3]},{value},train" for value, name in enumerate(chains)]
+    for lines in (["name,value,split", *named], ["name,chain,value,split", *split]):
+        store = data_of(*lines).open("train", workers=1)
+        assert store.names == chains and [store.labels(i)["values"] for i in range(4)] == [[0], [1], [2], [3]]
+        assert [store.positions(i)[0][0] for i in range(4)] == [*"ABAB"]
+        assert all(torch.equal(store[i].residue_type, proteins[i].residue_type) for i in range(4))
+
+    # What is not there; a file of the name of a chain comes before the chain.
+    assert data_of("name,value,split", named[0], "f1_Q,2,train").open("train").not_found == "1 structures (f1_Q)"
     with pytest.raises(StructureError, match=r"match no structure \(1 of 2: f0_A;"):
-        table_set(table, folder, needed=["train"])
-    (folder / "f0_A.pdb").write_bytes((folder / "f1.pdb").read_bytes())  # a file of this name comes before a chain
-    assert not table_set(table, folder, needed=["train"]).train.each_chain
-    table.write_text("name,value,split\nf0_A,1,train")
-    assert not table_set(table, folder, needed=["train"]).train.each_chain
+        data_of("name,value,split", named[0], "f1,2,train")
+    (folder / "f0_A.pdb").write_bytes((folder / "f1.pdb").read_bytes())
+    for more in (["f1,2,train"], []):
+        assert not data_of("name,value,split", named[0], *more).train.each_chain
 
 
 def test_few_structures_and_sequences_with_many_copies():
     """One each is held out of nine without any splits, none of nine beside named ones. A large family is trained on."""
     nine = {f"x{i}": str(i) for i in range(9)}
-    sides = [*split_by_sequence(nine, dict.fromkeys(nine, "")).values()]
-    assert Counter(sides) == {"train": 7, "valid": 1, "test": 1}
-    beside = split_by_sequence({**nine, "a": "a", "b": "b"}, {**dict.fromkeys(nine, ""), "a": "valid", "b": "test"})
-    assert beside.pop("a") == "valid" and beside.pop("b") == "test" and {*beside.values()} == {"train"}
-    family = {**dict.fromkeys((f"f{i}" for i in range(30)), "00"), **{f"y{i}": str(10 + i) for i in range(10)}}
-    sides = split_by_sequence(family, dict.fromkeys(family, ""))
+    unsaid = dict.fromkeys(nine, "")
+    assert Counter(split_by_sequence(nine, unsaid).values()) == {"train": 7, "valid": 1, "test": 1}
+    beside = split_by_sequence({**nine, "a": "a", "b": "b"}, {**unsaid, "a": "valid", "b": "test"})
+    assert beside == {**dict.fromkeys(nine, "train"), "a": "valid", "b": "test"}
+    sequence = {f"f{i}": "00" for i in range(30)} | {f"y{i}": str(10 + i) for i in range(10)}
+    sides = split_by_sequence(sequence, dict.fromkeys(sequence, ""))
     assert {sides[f"f{i}"] for i in range(30)} == {"train"}
     assert Counter(sides.values()) == {"train": 32, "valid": 4, "test": 4}
 
@@ -143,10 +136,8 @@ def test_what_is_said_of_the_splits(copies):
     table.write_text("\n".join(rows))
     data = table_set(table, copies)
     datasets = {name: ValueSamples(data.open(name, workers=1), data.classes) for name in SPLITS}
-    assert (
-        remarks(datasets, ("train", "valid"))[0]
-        == "2 of 3 structures in test have the sequence of one in train or valid"
-    )
+    copied = "2 of 3 structures in test have the sequence of one in train or valid"
+    assert remarks(datasets, ("train", "valid"))[0] == copied
     assert remarks(datasets) == [
         "1 of 3 structures in test have the sequence of one in train",
         "1 of 3 classes do not occur in train: z",
@@ -173,11 +164,11 @@ def test_a_family_is_on_one_side(copies):
     """Of 40 structures every third is of one family: with the hash alone they would be on all sides."""
     names = open_store(copies, workers=1).names
     table = copies.parent / "family.csv"
-    family = ["kinase" if i % 3 == 0 else "" for i in range(len(names))]
-    table.write_text("name,value,family\n" + "".join(f"{x},{i},{family[i]}\n" for i, x in enumerate(names)))
+    rows = [f"{name},{i},{'' if i % 3 else 'kinase'}" for i, name in enumerate(names)]
+    table.write_text("\n".join(["name,value,family", *rows]))
     data = table_set(table, copies)
     side = {name: split for split in SPLITS for name in data.open(split, workers=1).names}
-    assert len({side[name] for name, of in zip(names, family) if of}) == 1 and len(side) == len(names)
+    assert len({side[name] for name in names[::3]}) == 1 and len(side) == len(names)
 
 
 def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
@@ -185,16 +176,17 @@ def test_crops_to_train_on_are_windows_drawn_anew_that_keep_a_label(tmp_path):
     rows = [0, 1, 30, 49, 50]
     labels = {"kind": "regression", "values": [float(row) for row in rows], "rows": rows, "places": [*map(str, rows)]}
     origin = Origin(tmp_path, "x", lambda: Listing([Given("a", structure(**labels))], []))
-    store, starts = open_store(origin, store=tmp_path / "s"), set()
+    store = open_store(origin, store=tmp_path / "s")
+    samples = SAMPLES["table"](store, max_residues=10)
+    starts = set()
     for epoch in range(60):
-        sample = SAMPLES["table"](store, max_residues=10)[epoch, 0]
-        assert SAMPLES["table"](store, max_residues=10)[epoch, 0].names == sample.names
-        start = int(sample.target[0]) - int(sample.focus.nonzero()[0])
-        window = range(start, start + 10)
-        assert sample.target.tolist() == [row for row in rows if row in window] and 0 <= start <= 41
-        assert (sample.focus.nonzero()[:, 0] + start).tolist() == sample.target.tolist()
+        sample = samples[epoch, 0]
+        found = sample.target.int().tolist()
+        start = found[0] - int(sample.focus.nonzero()[0])
+        assert found == [row for row in rows if row in range(start, start + 10)] and 0 <= start <= 41
+        assert (sample.focus.nonzero()[:, 0] + start).tolist() == found
         assert torch.equal(sample.protein.pos, store.read(0, start, 10).pos)
-        assert sample.names == tuple(f"a:{int(row)}" for row in sample.target.tolist())
+        assert sample.names == tuple(f"a:{row}" for row in found) == samples[epoch, 0].names
         starts.add(start)
     assert len(starts) > 10  # of 14
     assert SAMPLES["table"](store)[0, 0].protein.num_residues == 51
@@ -214,12 +206,12 @@ def changed(types: np.ndarray, identity: float) -> np.ndarray:
 
 
 def test_sequences_of_90_percent_identity_are_found_and_of_80_are_not():
-    found = {identity: 0 for identity in (0.95, 0.9, 0.8)}
-    for _ in range(50):
+    found = Counter()
+    for _ in range(20):
         types = RANDOM.integers(20, size=150)
-        for identity in found:
+        for identity in (0.95, 0.9, 0.8):
             found[identity] += len(near_copies([types, changed(types, identity)]))
-    assert found[0.95] == 50 and found[0.9] >= 45 and found[0.8] == 0
+    assert found[0.95] == 20 and found[0.9] >= 18 and found[0.8] == 0
 
 
 def test_cut_ends_are_found_and_short_peptides_are_not():
@@ -271,13 +263,14 @@ RNG = np.random.default_rng(0)
 
 
 def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
+    """What results.json has, and `said`, the rows on the screen by their first word."""
     task.known = {"answer": task.baseline(np.array(trained_on)), "splits": {"train": {"samples": 9, "structures": 3}}}
     names = [str(i) for i in range(len(target))]
     tested = {k: results.Predictions(names, groups or names, target, score) for k, score in enumerate(scores)}
-    config, epochs = Namespace(device="cpu"), {"0": 2.0, "1": 1.0}
-    result = results.result_of(config, task, tested, epochs, {})
-    said = finish(path / "results.json", result, task, tested)
-    return json.loads((path / "results.json").read_text()) | {"said": said}
+    result = results.result_of(Namespace(device="cpu"), task, tested, {"0": 2.0, "1": 1.0}, {})
+    said = finish(path / "results.json", result, task, tested).splitlines()
+    found = json.loads((path / "results.json").read_text(), parse_constant=pytest.fail)  # JSON knows no NaN
+    return found | {"said": {line.split()[0]: line for line in said if line}}
 
 
 def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
@@ -285,15 +278,12 @@ def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
     trained_on, target = [0.0, 0.0, 1.0, 11.0], RNG.normal(3, 5, size=30)
     found = written(tmp_path, table_task(ENCODER), trained_on, target, [target + RNG.normal(2, 9, size=30)])
     constant = found["constant"]
-    assert (
-        np.isclose(constant["rmse"], np.sqrt(np.mean((target - 3) ** 2))) and found["mean"]["rmse"] > constant["rmse"]
-    )
-    assert np.isclose(constant["mae"], np.mean(np.abs(target - 0.5)))
+    rmse = np.sqrt(np.mean((target - 3) ** 2))
+    assert np.isclose(constant["rmse"], rmse) and np.isclose(constant["mae"], np.mean(np.abs(target - 0.5)))
     assert constant["pearson"] == constant["spearman"] == 0
     low, high = found["gain_interval"]["rmse"]
-    assert 0 < low < found["mean"]["rmse"] - constant["rmse"] < high  # above by more than chance: worse
-    row = next(line.split() for line in found["said"].splitlines() if line.startswith("rmse"))
-    assert row[-6:] == ["to", row[-5], f"{constant['rmse']:.4f}", "worse", "than", "it"]
+    assert 0 < low < found["mean"]["rmse"] - rmse < high  # above by more than chance: worse
+    assert found["said"]["rmse"].split()[-4:] == [f"{rmse:.4f}", "worse", "than", "it"]
 
 
 def test_the_interval_of_a_difference_is_of_the_same_draws(tmp_path):
@@ -308,12 +298,13 @@ def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path
     target, score = RNG.integers(3, size=50), RNG.random((2, 50, 3))
     groups = [str(i // 5) for i in range(50)]
     found = written(tmp_path, table_task(ENCODER, 3, "classes"), [0, 2, 2, 1], target, score, groups)
-    assert found["counts"]["correct"] == {str(k): int((score[k].argmax(1) == target).sum()) for k in (0, 1)}
-    assert found["counts"]["samples"] == 50 and found["counts"]["structures"] == 10
+    correct = [str((of_seed.argmax(1) == target).sum()) for of_seed in score]
+    counts = found["counts"]
+    assert [str(count) for count in counts["correct"].values()] == correct
+    assert (counts["samples"], counts["structures"]) == (50, 10)
     assert found["constant"]["accuracy"] == (target == 2).mean() and found["answer"]["mean"] == [0.25, 0.25, 0.5]
-    assert "test split  50 samples of 10 structures (train 9)" in found["said"]
-    rows = {line.split()[0]: line.split() for line in found["said"].splitlines()}
-    assert rows["correct"][1:] == [*map(str, found["counts"]["correct"].values())] and rows["best"][2:] == ["2", "1"]
+    assert found["said"]["test"] == "test split  50 samples of 10 structures (train 9)"
+    assert found["said"]["correct"].split()[1:] == correct and found["said"]["best"].split()[2:] == ["2", "1"]
 
 
 @pytest.mark.repeats
@@ -321,25 +312,21 @@ def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path
 def test_a_constant_of_two_classes(tmp_path, task, few_draws):
     target = np.repeat([1.0, 0.0], [4, 12])
     found = written(tmp_path, TASKS[task](ENCODER), [1.0, 0.0], target, [RNG.random(16)])
-    assert found["constant"]["auroc"] == 0.5
+    assert found["constant"]["auroc"] == 0.5 and found["counts"]["positives"] == 4
     if task == "msp":  # of random orders, above the share of yes
         random = np.mean([metrics.auprc(RNG.random(16), target) for _ in range(1000)])
         assert abs(found["constant"]["auprc"] - random) < 0.02
-    assert found["counts"]["positives"] == 4
 
 
 def test_what_is_not_defined_is_none_and_not_nan(tmp_path):
-    """One class, one structure: no AUROC, no interval. JSON knows no NaN."""
+    """One class, one structure: no AUROC, no interval."""
     found = written(tmp_path, TASKS["msp"](ENCODER), [1.0, 1.0], np.ones(3), [RNG.random(3)], ["a"] * 3)
     assert found["mean"]["auroc"] is None and found["interval"] == {"auroc": None, "auprc": None}
-    assert "NaN" not in (tmp_path / "results.json").read_text()
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_targets_are_those_of_the_samples(tmp_path, task):
     """The constant answer is that of all training samples."""
-    from helpers import dataset
-
     data = dataset(task, tmp_path)
     every = np.concatenate([data[0, i].target.numpy() for i in range(len(data))])
     found = data.targets()
@@ -365,9 +352,7 @@ def test_too_few_structures_have_no_interval(tmp_path, structures):
     found = written(tmp_path, table_task(ENCODER), [0.0], target, [target], [str(i // 2) for i in range(len(target))])
     assert not any((found["interval"] | found["gain_interval"]).values()) and found["mean"]["rmse"] == 0
     reason = f"no interval of {structures} structures, too few to draw again: it takes 8"
-    assert reason in found["said"].splitlines()
-    row = next(line.split() for line in found["said"].splitlines() if line.startswith("rmse"))
-    assert row[4] == "-"
+    assert found["said"]["no"] == reason and found["said"]["rmse"].split()[4] == "-"
 
 
 @pytest.mark.parametrize(("rarer", "drawn"), [(3, False), (4, True)])
@@ -375,7 +360,7 @@ def test_few_samples_of_yes_or_of_no_have_no_interval(tmp_path, rarer, drawn, fe
     for target in (np.arange(20) < rarer, np.arange(20) >= rarer):
         found = written(tmp_path, table_task(ENCODER, kind="binary"), [0, 1], target * 1.0, [RNG.random(20)])
         assert bool(found["interval"]["auroc"]) == bool(found["gain_interval"]["auroc"]) == drawn
-        assert (f"no interval of {rarer} samples of the rarer class, too few" in found["said"]) != drawn
+        assert ("no" in found["said"]) != drawn
 
 
 @pytest.mark.parametrize(("size", "draws"), [(9_999, 1000), (10_000, 300), (100_000, 100)])
