@@ -335,57 +335,82 @@ def lab(tmp_path_factory) -> Path:
 
 
 QUICK = ["--num-workers", "0", "--device", "cpu", "--threads", "1"]
+TINY = ["--level", "residue", "--size", "tiny"]
 pytestmark = pytest.mark.usefixtures("few_draws")
+
+
+@pytest.fixture
+def in_lab(lab, monkeypatch):
+    monkeypatch.chdir(lab)
+    return lab
+
+
+def finetune(*options) -> None:
+    assert cli.run("finetune", [*map(str, options), *QUICK]) == 0
+
+
+def tabled(labels, *options) -> None:
+    """Learn a table of labels for the structures in `files`."""
+    finetune("--task", "table", "--data", "files", "--labels", labels, *options)
+
+
+def write_table(name, *lines) -> str:
+    Path(name).write_text("\n".join(lines))
+    return name
+
+
+def results_of(out) -> dict:
+    return json.loads(Path(out, "results.json").read_text())
 
 
 @pytest.mark.repeats
 @pytest.mark.parametrize("columns", [["Länge", "halb"], ["Länge"]])
-def test_from_a_table_of_a_lab_to_a_page_and_predictions(lab, columns, monkeypatch, capsys):
+def test_from_a_table_of_a_lab_to_a_page_and_predictions(in_lab, columns, capsys):
     """Without training: a linear head in closed form, every structure scored by a head that has not seen it."""
-    monkeypatch.chdir(lab)
-    out = Path("-".join(columns))
-    data = ["--labels", "lab.csv", "--data", "files", "--value-column", *columns, "--missing", "n.d."]
-    frozen = ["--task", "table", *data, "--freeze", "--folds", "4", "--init-from", "siamdiff-residue"]
-    new = ["--predict", "files/p3.cif.gz", "files/p4.pdb"]
-    assert cli.run("finetune", [*frozen, *QUICK, "--out", str(out), *new]) == 0
+    out, several = Path("-".join(columns)), len(columns) == 2
+    table = ["lab.csv", "--missing", "n.d."]
+    frozen = ["--value-column", *columns, "--freeze", "--folds", 4, "--init-from", "siamdiff-residue"]
+    tabled(*table, *frozen, "--out", out, "--predict", "files/p3.cif.gz", "files/p4.pdb")
     said = capsys.readouterr().out
+    for sentence in (
+        "decimal commas",
+        "columns that are not read: Datum",
+        "4 folds     12 samples",
+        "with fewer than 4 in",
+    ):
+        assert sentence in said
     assert said.count("predicted   1 structures") == 2
-    assert "decimal commas" in said and "columns that are not read: Datum" in said and "4 folds     12 samples" in said
-    assert "4 folds of 12 different structures: with fewer than 4 in a fold scores come" in said
-    assert ("halb: 4 of 12 rows were not measured" in said) == (len(columns) == 2)
-    results = json.loads((out / "results.json").read_text())
+    assert "warning     the model has learned from 1 of them (p3)" in said
+    assert ("halb: 4 of 12 rows were not measured" in said) == several
+    assert ("without low and high, as too few were measured: halb" in said) == several
+
+    # Scores, predictions with what they are worth, the page, the model again.
+    results = results_of(out)
     scored = read_predictions(out / "seed-0" / "predictions.tsv")
-    assert sorted(scored["id"]) == sorted(f"p{i}" for i in range(12)) and scored["target"].shape[0] == 12
-    name = "spearman:Länge" if len(columns) == 2 else "spearman"
+    assert sorted(scored["id"]) == sorted(f"p{i}" for i in range(12))
+    name = "spearman:Länge" if several else "spearman"
     assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
     assert "folds" in results["config"] and not {"epochs", "lr", "batch_size"} & results["config"].keys()
     (path,) = out.glob("predicted-p3-*.tsv")
-    predicted = read_predictions(path)
-    titles, *_ = path.read_text().splitlines()
-    assert ("\tlow:Länge" if len(columns) == 2 else "\tlow") in titles and "low:halb" not in titles
-    assert ("without low and high, as too few were measured: halb" in said) == (len(columns) == 2)
-    assert "warning     the model has learned from 1 of them (p3)" in said and "\tlearned" in titles
-    assert ("\tverdict" in titles) == ("do not rely on these" in said or "the encoder may add nothing to it" in said)
-    assert abs(np.ravel(predicted["prediction"])[0] - 22.5) < 5
+    titles = path.read_text().splitlines()[0].split("\t")
+    assert {"low:Länge" if several else "low", "learned"} <= {*titles} and "low:halb" not in titles
+    assert ("verdict" in titles) == ("do not rely on these" in said or "the encoder may add nothing to it" in said)
+    assert abs(np.ravel(read_predictions(path)["prediction"])[0] - 22.5) < 5
     page = report.write_page([out]).read_text()
-    assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == (len(columns) == 2)
-    assert f"<h1>{', '.join(columns)}: regression of structures" in page and page.count("Predicted against true") >= 1
-    model = ["--eval-only", str(out / "seed-0" / "best.pt"), "--labels", "lab.csv", "--data", "files"]
-    assert cli.main(["finetune", *model, "--missing", "n.d.", *QUICK]) == 0
+    assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == several
+    assert f"<h1>{', '.join(columns)}: regression of structures" in page and "Predicted against true" in page
+    finetune("--eval-only", out / "seed-0" / "best.pt", "--data", "files", "--labels", *table)
     assert "was fitted to all structures of its table" in capsys.readouterr().out
 
 
-def test_predictions_of_residues_colour_copies(lab, monkeypatch, capsys):
+def test_predictions_of_residues_colour_copies(in_lab, capsys):
     """--pdb: the prediction of every residue is the B factor of all its atoms, in a file of the same kind."""
-    monkeypatch.chdir(lab)
     rows = ["name\tchain\tnumber\tvalue"]
-    for path in sorted((lab / "files").iterdir()):
+    for path in sorted(Path("files").iterdir()):
         for k, (chain, number, code) in [*enumerate(read_structure(path).positions)][::3]:
             rows.append(f"{path.name}\t{chain}\t{number}{code.strip()}\t{k}.5")
-    (lab / "residues.tsv").write_text("\n".join(rows))
-    frozen = ["--task", "table", "--labels", "residues.tsv", "--data", "files", "--freeze", "--folds", "4"]
-    frozen += ["--init-from", "siamdiff-residue", *QUICK, "--out", "residues"]
-    assert cli.run("finetune", [*frozen, "--predict", "files/p4.pdb", "files/p2.cif", "--pdb"]) == 0
+    applied = ["--predict", "files/p4.pdb", "files/p2.cif", "--pdb"]
+    tabled(write_table("residues.tsv", *rows), "--freeze", "--folds", 4, *TINY, "--out", "residues", *applied)
     assert capsys.readouterr().out.count("coloured    1 files: residues/predicted-p") == 2
     for name, parser in (("p4.pdb", PDBParser(QUIET=True)), ("p2.cif", MMCIFParser(QUIET=True))):
         (copy,) = Path("residues").glob(f"predicted-*/{name}")
@@ -398,175 +423,166 @@ def test_predictions_of_residues_colour_copies(lab, monkeypatch, capsys):
         assert np.ptp([*expected.values()]) > 1
 
 
-def test_several_properties_are_learned_together(lab, monkeypatch):
-    monkeypatch.chdir(lab)
-    data = ["--labels", "lab.csv", "--data", "files", "--value-column", "Länge", "halb", "--missing", "n.d."]
-    small = ["--level", "residue", "--size", "tiny", "--max-steps", "2", "--batch-size", "4", *QUICK]
-    assert cli.run("finetune", ["--task", "table", *data, *small, "--out", "trained"]) == 0
-    results = json.loads(Path("trained/results.json").read_text())
+def test_several_properties_are_learned_together(in_lab):
+    columns = ["--value-column", "Länge", "halb", "--missing", "n.d."]
+    tabled("lab.csv", *columns, *TINY, "--max-steps", 2, "--batch-size", 4, "--out", "trained")
+    results = results_of("trained")
     assert {"rmse", "rmse:Länge", "rmse:halb"} <= results["mean"].keys() and results["answer"]["mean"][0] > 10
 
 
 def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "files").mkdir()
+    Path("files").mkdir()
     rows = ["pdb,chain,value"]
     for i in range(4):
-        protein = PROTEIN.crop(i, 30)
-        two = replace(protein, chain=torch.arange(30) // (12 + i))
-        write_pdb(tmp_path / "files" / f"f{i}.pdb", two.select_residues(two.chain < 2), ("A", "B"))
+        write_pdb(f"files/f{i}.pdb", replace(PROTEIN.crop(i, 30), chain=torch.arange(30) // 15), ("A", "B"))
         rows += [f"f{i},{chain},{i + 2 * k}" for k, chain in enumerate("AB")]
-    (tmp_path / "lab.csv").write_text("\n".join(rows))
-    frozen = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--freeze", "--folds", "2", "--out", "run"]
-    small = ["--level", "residue", "--size", "tiny", *QUICK]
-    assert cli.run("finetune", [*frozen, *small, "--predict", "files/f2.pdb"]) == 0
-    model = ["--eval-only", "run/seed-0/best.pt"]
+    learned = [write_table("lab.csv", *rows), "--freeze", "--folds", 2, *TINY, "--out", "run"]
+    tabled(*learned, "--predict", "files/f2.pdb")
+    best = "run/seed-0/best.pt"
     (first,) = Path("run").glob("predicted-*.tsv")
     assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
-    assert cli.run("finetune", [*model, "--predict", "files", *QUICK]) == 0
+    finetune("--eval-only", best, "--predict", "files")
     (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
-    said = f"run/seed-0/best.pt {checksum('run/seed-0/best.pt')[:12]} {__version__}"
-    assert {row["model"] for row in csv.DictReader(later.read_text().splitlines(), delimiter="\t")} == {said}
-    assert sorted(read_predictions(later)["id"]) == sorted(f"f{i}_{chain}" for i in range(4) for chain in "AB")
+    table = [*csv.DictReader(later.read_text().splitlines(), delimiter="\t")]
+    assert {row["model"] for row in table} == {f"{best} {checksum(best)[:12]} {__version__}"}
+    assert sorted(row["id"] for row in table) == [f"f{i}_{chain}" for i in range(4) for chain in "AB"]
     assert "predicted   8 structures" in capsys.readouterr().out
 
 
-def test_folds_need_a_frozen_encoder_and_enough_structures(lab, monkeypatch):
-    monkeypatch.chdir(lab)
-    data = ["--task", "table", "--labels", "lab.csv", "--data", "files", "--value-column", "Länge", *QUICK]
-    with pytest.raises(ConfigError, match="--folds 4 needs --freeze"):
-        cli.run("finetune", [*data, "--folds", "4"])
-    with pytest.raises(ConfigError, match=r"--freeze: 13 folds need as many different structures .* there are 12"):
-        cli.run("finetune", [*data, "--freeze", "--folds", "13", "--size", "tiny", "--out", "many"])
+VECTORS = np.random.default_rng(0).normal(size=(12, 5))
 
 
-def test_vectors_of_ones_own_and_values_that_say_nothing(lab, monkeypatch, capsys):
-    """The head of given vectors stands on the same folds; a model of them has no encoder. One value is refused."""
-    monkeypatch.chdir(lab)
-    data = ["--task", "table", "--data", "files", "--freeze", "--folds", "3", *QUICK]
-    values = [10.0 + 4 * i for i in range(12)]
-    Path("own.csv").write_text("name,value\n" + "".join(f"p{i},{value}\n" for i, value in enumerate(values)))
-    vectors = np.random.default_rng(0).normal(size=(12, 5))
-    vectors[:, 0] = values
-    np.savez("vectors.npz", id=[f"p{i}" for i in range(12)], mean=vectors)
-    assert cli.run("finetune", [*data, "--labels", "own.csv", "--features", "vectors.npz", "--out", "given"]) == 0
+def learn_vectors(lines, vectors=VECTORS, *options, out="out") -> str:
+    """Learn a table of these lines over given vectors of p0, p1, ...; returns the model."""
+    np.savez("vectors.npz", id=[f"p{i}" for i in range(len(vectors))], mean=vectors)
+    tabled(write_table("own.csv", *lines), "--freeze", "--features", "vectors.npz", "--out", out, *options)
+    return f"{out}/seed-0/best.pt"
+
+
+def test_vectors_of_ones_own(in_lab, capsys):
+    """The head of given vectors stands on the same folds; a model of them has no encoder."""
+    vectors = VECTORS + np.arange(12)[:, None] * [4, 0, 0, 0, 0]
+    best = learn_vectors(["name,value", *(f"p{i},{x[0]}" for i, x in enumerate(vectors))], vectors, "--folds", 3)
     assert "encoder     none, vectors of vectors.npz" in capsys.readouterr().out
-    results = json.loads(Path("given/results.json").read_text())
+    results = results_of("out")
     assert results["mean"]["rmse"] < 2 and results["verdict"]["rmse"] == "better" and results["floor"]["mean"]
-    model = ["--eval-only", "given/seed-0/best.pt", *QUICK]
-    with pytest.raises(ConfigError, match=r"was fitted to vectors of vectors\.npz: give it --features"):
-        cli.run("finetune", [*model, "--predict", "files"])
-    np.savez("new.npz", id=["p3", "q"], mean=vectors[[3, 4]])
-    assert cli.run("finetune", [*model, "--features", "new.npz", "--predict"]) == 0
+    np.savez("new.npz", id=np.array([b"p3", b"q"]), mean=vectors[[3, 4]])
+    model = ["--eval-only", best, "--features"]
+    finetune(*model, "new.npz", "--predict")
     assert "the model has learned from 1 of them (p3)" in capsys.readouterr().out
-    predicted = read_rows(next(Path("given/seed-0").glob("predicted-new-*.tsv")))
-    (titles, known, unknown) = predicted.values()
-    assert abs(float(known[2]) - values[3]) < 2 and abs(float(unknown[2]) - values[4]) < 2
-    assert (known[-1], unknown[-1]) == ("yes", "no") and titles[-1] == "learned"
-    assert cli.run("finetune", [*model, "--features", "vectors.npz", "--labels", "own.csv", "--data", "files"]) == 0
-    np.savez("bytes.npz", id=np.array([b"p3", b"q"]), mean=vectors[[3, 4]])
-    assert cli.run("finetune", [*model, "--features", "bytes.npz", "--predict"]) == 0
+    titles, *rows = read_rows(next(Path("out/seed-0").glob("predicted-new-*.tsv"))).values()
+    assert titles[-1] == "learned" and [row[-1] for row in rows] == ["yes", "no"]
+    assert np.allclose([float(row[2]) for row in rows], vectors[[3, 4], 0], atol=2)
+    finetune(*model, "vectors.npz", "--labels", "own.csv", "--data", "files")
+
     np.savez("twice.npz", id=["p0", "p1", "p0"], mean=vectors[:3])
-    Path("vectors.csv").write_text("id,1,2\np0,1.0,2.0\n")
     np.savez("few.npz", id=["p0"], mean=vectors[:1])
-    Path("ones.csv").write_text("name,value\n" + "".join(f"p{i},1\n" for i in range(12)))
-    few = [*data, "--labels", "own.csv", "--features", "few.npz", "--out", "few"]
-    ones = ["--task", "table", "--data", "files", "--labels", "ones.csv", "--size", "tiny", "--level", "residue"]
-    said = "all values are 1: there is nothing to tell apart"
-    for line, error, reason in (
-        ([*model, "--features", "twice.npz", "--predict"], StructureError, "1 structures are there twice: p0"),
-        ([*model, "--features", "vectors.csv", "--predict"], StructureError, "it is no .npz"),
-        (few, ConfigError, r"--features few\.npz has no finite vector of p"),
+    few = [
+        "--task",
+        "table",
+        "--data",
+        "files",
+        "--labels",
+        "own.csv",
+        "--freeze",
+        "--folds",
+        3,
+        "--features",
+        "few.npz",
+    ]
+    for options, error, reason in (
+        ([*model[:2], "--predict", "files"], ConfigError, r"was fitted to vectors of vectors\.npz: give it --features"),
+        ([*model, "twice.npz", "--predict"], StructureError, "1 structures are there twice: p0"),
+        ([*model, write_table("vectors.csv", "id,1", "p0,1.0"), "--predict"], StructureError, "it is no .npz"),
+        ([*few, "--out", "few"], ConfigError, r"--features few\.npz has no finite vector of p"),
         ([*few, "--init-from", "x"], ConfigError, "takes the place of the encoder: with --freeze alone"),
-        ([*data, *ones[4:6], "--features", "vectors.npz"], ConfigError, rf"{said}\. Label the others 0"),
-        ([*ones, *QUICK, "--out", "ones"], ConfigError, said),
     ):
         with pytest.raises(error, match=reason):
-            cli.run("finetune", line)
+            finetune(*options)
 
 
-def test_small_folds_and_families_are_said(lab, monkeypatch, capsys):
-    monkeypatch.chdir(lab)
-    vectors = np.random.default_rng(0).normal(size=(12, 5))
-    vectors_run(lab, ["name,value", *(f"p{i},{i}" for i in range(12))], vectors, "--folds", "12")
+def test_small_folds_and_families_are_said(in_lab, capsys):
+    learn_vectors(["name,value", *(f"p{i},{i}" for i in range(12))], VECTORS, "--folds", 12)
     unsaid = "come out too low, and nothing can be called better than the baseline. Take --folds 3"
     assert unsaid in capsys.readouterr().out
-    vectors_run(lab, ["name,value,family", *(f"p{i},{i},f{i // 3}" for i in range(12))], vectors, "--folds", "3")
+    learn_vectors(["name,value,family", *(f"p{i},{i},f{i // 3}" for i in range(12))], VECTORS, "--folds", 3)
     said = capsys.readouterr().out
     assert "3 folds of 4 different structures" in said and "12 samples of 4 families (relatives count once)" in said
-
-
-def vectors_run(folder, lines, vectors, *more) -> Path:
-    """A run over given vectors of the structures of a lab; its table has these lines."""
-    (folder / "own.csv").write_text("\n".join(lines))
-    np.savez(folder / "vectors.npz", id=[f"p{i}" for i in range(len(vectors))], mean=vectors)
-    out = folder / "out"
-    data = ["--labels", "own.csv", "--data", "files", "--freeze", "--features", "vectors.npz", "--out", str(out)]
-    assert cli.run("finetune", ["--task", "table", *data, *QUICK, *more]) == 0
-    return out
 
 
 def test_relatives_stay_together_and_their_scores_stand_beside(tmp_path, monkeypatch, capsys):
     """Twelve families of three relatives, found by their sequences: a value of each family, vectors that know it."""
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
-    (tmp_path / "files").mkdir()
-    whole = bundled("1A19_A").protein
+    Path("files").mkdir()
+    whole = bundled("1A19_A").protein.alpha_carbons()
     family = np.arange(36) // 3
     ancestors = random.integers(20, size=(12, whole.num_residues))
     for i in range(36):
         changed = random.random(whole.num_residues) < 0.35
         types = np.where(changed, random.integers(20, size=whole.num_residues), ancestors[family[i]])
-        write_pdb(f"files/p{i}.pdb", replace(whole.alpha_carbons(), residue_type=torch.from_numpy(types)))
+        write_pdb(f"files/p{i}.pdb", replace(whole, residue_type=torch.from_numpy(types)))
     value = random.normal(size=12)[family]
     vectors = random.normal(size=(12, 40))[family] + 0.1 * random.normal(size=(36, 40))
     lines = ["name,value", *(f"p{i},{x}" for i, x in enumerate(value))]
-    out = vectors_run(tmp_path, lines, vectors, "--folds", "6")
-    results = json.loads((out / "results.json").read_text())
-    assert results["counts"]["families"] == 12 and results["with_relatives"]["sequences"] == 36
-    assert results["with_relatives"]["mean"]["spearman"] > 0.9 > 0.6 > results["mean"]["spearman"]
-    assert results["decision"]["baseline"] == "untold" and results["with_relatives"]["interval"]["rmse"]
-    assert "With relatives in other folds, 36 sequences" in report.write_page([out]).read_text()
+    learn_vectors(lines, vectors, "--folds", 6)
+    results = results_of("out")
+    beside = results["with_relatives"]
+    assert results["counts"]["families"] == 12 and beside["sequences"] == 36 and beside["interval"]["rmse"]
+    assert beside["mean"]["spearman"] > 0.9 > 0.6 > results["mean"]["spearman"]
+    assert results["decision"]["baseline"] == "untold"
+    assert "With relatives in other folds, 36 sequences" in report.write_page([Path("out")]).read_text()
     said = capsys.readouterr().out
     assert "36 structures are of 12 families by their sequences" in said and "with relatives" in said
 
     # Three families: too few for a verdict, and for four folds. Two cannot be scored apart.
-    vectors_run(tmp_path, lines[:10], vectors[:9], "--folds", "4", "--out", "few")
-    results = json.loads((tmp_path / "few" / "results.json").read_text())
-    assert results["decision"]["few"] == {"count": 3, "of": "families", "needed": 8}
+    learn_vectors(lines[:10], vectors[:9], "--folds", 4, out="few")
+    assert results_of("few")["decision"]["few"] == {"count": 3, "of": "families", "needed": 8}
     assert "3 families are too few for 4 folds that keep relatives together: 3 folds" in capsys.readouterr().out
-    vectors_run(tmp_path, lines[:7], vectors[:6], "--folds", "3", "--out", "two")
+    learn_vectors(lines[:7], vectors[:6], "--folds", 3, out="two")
     assert "relatives are in other folds, and nothing is said of new families" in capsys.readouterr().out
 
 
-def test_what_cannot_be_folded_is_named_before_anything_is_embedded(lab, monkeypatch, capsys):
-    monkeypatch.chdir(lab)
-    Path("two.csv").write_text("\n".join(["name,value,family", *(f"p{i},{i},{'ab'[i % 2]}" for i in range(12))]))
-    frozen = ["--task", "table", "--data", "files", "--freeze", "--size", "tiny", *QUICK, "--out", "no"]
-    with pytest.raises(ConfigError, match=r"there are 2 different structures .*one of 2 folds leaves 1 of them"):
-        cli.run("finetune", [*frozen, "--labels", "two.csv", "--folds", "2"])
-    Path("kd.csv").write_text("\n".join(["name,kd,tm", *(f"p{i},{i},{i if i < 2 else ''}" for i in range(12))]))
-    with pytest.raises(ConfigError, match="tm was measured for 2 different structures"):
-        cli.run("finetune", [*frozen, "--labels", "kd.csv", "--value-column", "kd", "tm", "--folds", "5"])
+UNLEARNT = {  # rows of p0, p1, ... with these titles; options; why nothing is learned
+    "without a frozen encoder": ("value", str, ["--folds", 4], "--folds 4 needs --freeze"),
+    "more folds than structures": (
+        "value", str, ["--freeze", "--folds", 13], r"--freeze: 13 folds need as many different str.* there are 12"),
+    "two families": (
+        "value,family", lambda i: f"{i},{'ab'[i % 2]}", ["--freeze", "--folds", 2],
+        r"there are 2 different structures .*one of 2 folds leaves 1 of them"),
+    "a property of two": (
+        "kd,tm", lambda i: f"{i},{i if i < 2 else ''}", ["--freeze", "--folds", 5, "--value-column", "kd", "tm"],
+        "tm was measured for 2 different structures"),
+    "one value": ("value", lambda i: "1", [], "all values are 1: there is nothing to tell apart"),
+    "one value, vectors": (
+        "value", lambda i: "1", ["--freeze", "--features", "one.npz"], r"nothing to tell apart\. Label the others 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNLEARNT)
+def test_what_cannot_be_learned_is_named_before_anything_is_embedded(in_lab, case, capsys):
+    titles, row, options, reason = UNLEARNT[case]
+    table = write_table("un.csv", f"name,{titles}", *(f"p{i},{row(i)}" for i in range(12)))
+    np.savez("one.npz", id=[f"p{i}" for i in range(12)], mean=VECTORS)
+    tiny = [] if "--features" in options else TINY
+    with pytest.raises(ConfigError, match=reason):
+        tabled(table, *options, *tiny, "--out", "no")
     assert not Path("no/seed-0/best.pt").exists() and "head " not in capsys.readouterr().out
 
 
-def test_a_table_may_lack_classes_of_a_model(lab, monkeypatch, capsys):
-    monkeypatch.chdir(lab)
-    vectors = np.random.default_rng(0).normal(size=(12, 5))
+def test_a_table_may_lack_classes_of_a_model(in_lab, capsys):
     classes = [f"p{i},{'abc'[i % 3]}" for i in range(12)]
-    vectors_run(lab, ["name,value", *classes], vectors)
-    model = ["--eval-only", "out/seed-0/best.pt", "--features", "vectors.npz", "--data", "files", *QUICK]
-    for lines, said in (
+    best = learn_vectors(["name,value", *classes], VECTORS, "--folds", 3)
+    model = ["--eval-only", best, "--features", "vectors.npz", "--data", "files", "--labels"]
+    for lines, absent in (
         (classes[::3], "2 of 3 classes of the model do not occur here: b, c"),
         (classes[:2], "here: c"),
     ):
-        Path("fewer.csv").write_text("\n".join(["name,value", *lines]))
-        assert cli.run("finetune", [*model, "--labels", "fewer.csv"]) == 0
-        assert said in capsys.readouterr().out
-    Path("fewer.csv").write_text("name,value\np0,a\np1,d")
+        finetune(*model, write_table("fewer.csv", "name,value", *lines))
+        assert absent in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"was trained on other labels than those of fewer\.csv; unknown to it: d$"):
-        cli.run("finetune", [*model, "--labels", "fewer.csv"])
+        finetune(*model, write_table("fewer.csv", "name,value", "p0,a", "p1,d"))
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------
