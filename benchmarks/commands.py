@@ -28,6 +28,7 @@ ROWS = {  # name -> the line after `python -m siamdiff_min`
     "unknown file": "embed {files}/no-such-file.pdb",
     "dry run": "train --dry-run",
     "freeze": FREEZE + " --out {out}",
+    "freeze all": FREEZE.replace("{files}", "{all}") + " --out {out}",
     "mutants": "mutants {protein} --out {out}.csv",
     "embed residue": EMBED + "residue",
     "embed atom": EMBED + "atom",
@@ -37,22 +38,25 @@ ROWS = {  # name -> the line after `python -m siamdiff_min`
 
 
 def write_files(folder: Path) -> dict[str, str]:
-    """Structures with made-up labels, and the protein to mutate."""
-    files = folder / "files"
-    files.mkdir()
+    """Some structures and all of the bundle (217), with made-up labels, and the protein to mutate."""
+    made = {"files": folder / "files", "all": folder / "all"}
     draw = random.Random(0)
     labels = ["id,value"]
     protein = None
+    for path in made.values():
+        path.mkdir()
     for source in find_structures(bundle_path()).sources:
         structure = source.read().protein
+        write_pdb(made["all"] / f"{source.name}.pdb", structure)
         if len(labels) <= STRUCTURES:
-            write_pdb(files / f"{source.name}.pdb", structure)
-            labels.append(f"{source.name},{draw.gauss(0, 1):.3f}")
+            write_pdb(made["files"] / f"{source.name}.pdb", structure)
+        labels.append(f"{source.name},{draw.gauss(0, 1):.3f}")
         if structure.num_residues == MUTANT_LENGTH and protein is None:
             protein = folder / f"{source.name}.pdb"
             write_pdb(protein, structure)
-    Path(f"{files}.csv").write_text("\n".join(labels) + "\n")
-    return {"files": str(files), "protein": str(protein)}
+    Path(f"{made['all']}.csv").write_text("\n".join(labels) + "\n")
+    Path(f"{made['files']}.csv").write_text("\n".join(labels[: STRUCTURES + 1]) + "\n")
+    return {name: str(path) for name, path in made.items()} | {"protein": str(protein)}
 
 
 def cpu_seconds(checkout: Path, line: str) -> float:
