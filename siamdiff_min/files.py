@@ -88,9 +88,6 @@ class UnwantedError(StructureError):
     """A structure that can be read, but was not wanted: it counts as skipped, not as failed."""
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-
 def speaks_first() -> bool:
     """Whether this is the first process of torchrun on its machine: another machine may have other files."""
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
@@ -171,9 +168,6 @@ def console() -> Iterator[None]:
         sys.exit(128 + 13)
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def blame_machine(path, error: BaseException) -> None:
     """Raise MachineError if the machine is at fault: another file would have met this error too."""
     if isinstance(error, OSError) and error.errno in MACHINE:
@@ -215,9 +209,6 @@ def checksum(path: Path) -> str:
         while piece := file.read(2**20):
             digest.update(piece)
     return digest.hexdigest()
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -51,9 +51,6 @@ def run(config: Namespace, way: ModuleType | None = None) -> int:
             return run_seeds(config, data, datasets, ranks, way)
 
 
-# ---- a run -----------------------------------------------------------------------------------------------------------
-
-
 def run_seeds(
     config: Namespace, data: LabelledData, datasets: dict[str, Samples], ranks: Ranks, way: ModuleType
 ) -> int:

@@ -78,8 +78,7 @@ def peak_memory(device: torch.device) -> float:
 def keep_freed_memory() -> None:
     """With glibc: tensors that are freed on a CPU make room for the next ones, instead of going back to the system.
 
-    It returns large blocks at once, and fetching them again as zeroed pages takes a fifth of a step at atom level.
-    Blocks above 64 MB still go back: keeping them too is no faster and takes more memory.
+    Fetching large ones again takes a fifth of a step at atom level. Blocks above 64 MB still go back, as fast.
     """
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
@@ -91,8 +90,7 @@ def keep_freed_memory() -> None:
 def keep_few_plans() -> None:
     """With bfloat16 a CPU keeps a plan for every shape it has seen: gigabytes, as no two batches have one.
 
-    torch reads both numbers at its first product, so they count if they are set before that. Plans of the 64 last
-    shapes take 0.13 GB, and save 15 % of a step's CPU time.
+    torch reads both numbers at its first product. Plans of the 64 last shapes take 0.13 GB, and save 15 % of a step.
     """
     os.environ.setdefault("LRU_CACHE_CAPACITY", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")

@@ -70,8 +70,7 @@ def build_esm_gearnet(
 class EncoderTable(dict[str, Callable[..., Encoder]]):
     """Name -> function (level, size, preset) that builds an encoder, also if a plugin adds it.
 
-    An encoder remembers how it was built, so that its file can say so. Raises ConfigError if its graphs are of another
-    level than it is asked for.
+    An encoder remembers how it was built, for its file. Raises ConfigError if its graphs are of another level.
     """
 
     def __setitem__(self, name: str, build: Callable[..., Encoder]) -> None:

@@ -85,8 +85,7 @@ def write_weights(path: Path, file_format: str, content: dict) -> None:
 def read_weights(path: str | Path, file_format: str | None = None) -> dict:
     """The content of a file of weights, tensors on the CPU. Its `format` is one of FORMATS (released weights: ENCODER).
 
-    `path` may be the name of an encoder of the package. Raises CheckpointError if the file is damaged or something
-    else, or has another format than `file_format`.
+    `path` may name an encoder of the package. Raises CheckpointError if it is damaged, or of another `file_format`.
     """
     content = read_torch_file(path)
     if not isinstance(content, dict) or content.get("format") not in FORMATS:

@@ -166,8 +166,7 @@ _RANK[ord("0") : ord("9") + 1] = 2
 def whole_numbers(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bytes (width, ...), the last one a digit: the number without its sign, its sign, and what can be read.
 
-    Blanks, a minus, digits: in this order. Only blanks, or a minus, count as 0. Every letter has its own row, so that
-    numpy goes through many numbers at once.
+    Blanks, a minus, digits, in this order; without digits 0. A row for every letter: numpy takes many numbers at once.
     """
     rank = _RANK[letters]
     minus = (rank == 1).sum(0)

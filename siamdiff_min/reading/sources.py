@@ -186,8 +186,7 @@ def data_files(path) -> dict[str, tuple[int, int]]:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    A folder that is a link, or cannot be opened, is not entered: it is in the list itself. Stores are left out. For a
-    Foldcomp database its table of names is there.
+    A folder that is a link, or cannot be opened, is in the list itself, a Foldcomp database by its table of names.
     """
     if os.path.isfile(path):
         return [f"{path}{LOOKUP}" if os.path.isfile(f"{path}{LOOKUP}") else str(path)]
@@ -214,8 +213,7 @@ def list_files(path) -> list[str]:
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in an archive, or in a single file.
 
-    A damaged archive in the folder becomes one source, which fails when it is read. Raises StructureError if nothing is
-    at `path`, or if `path` itself is a damaged archive.
+    A damaged archive in the folder becomes one source, which fails when it is read. StructureError if `path` is one.
     """
     files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
     skipped: list[tuple[str, str]] = []
@@ -248,8 +246,7 @@ def find_structures(path) -> Listing:
 def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
     """The files in an archive, each as (name, offset of its first byte, size); and (name, reason) of what is skipped.
 
-    The offset is 0 in a zip. Of a member that is there twice the last counts, as programs unpack it (`tar -r` adds a
-    new one). Raises StructureError.
+    The offset is 0 in a zip. Of members of one name the last counts, as when unpacked. Raises StructureError.
     """
     skipped: list[tuple[str, str]] = []
     with structure_errors(file, "damaged archive"):

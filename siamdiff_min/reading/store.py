@@ -132,8 +132,7 @@ class ProteinStore(torch.utils.data.Dataset):
     def read(self, index: int, start: int = 0, length: int | None = None) -> Protein:
         """The residues start .. start + length - 1 of a protein (all from `start` on without a length).
 
-        Equal to `store[index].crop(start, length)`, but reads no more than that from disk. Raises ValueError if the
-        protein has no such residues.
+        `store[index].crop(start, length)`, but no more is read from disk. ValueError if there are no such residues.
         """
         tables, row = self._map(index)
         first, last = tables["first_residue"][row : row + 2].tolist()

@@ -39,8 +39,7 @@ def atom3d_set(root, task: str, needed: Sequence[str] = tuple(SPLITS)) -> Labell
         task: "psr", "msp", "pip" or "res".
         needed: the splits that must be there; no others are looked for.
 
-    Raises:
-        StructureError: a split is missing. Its content is first read when a store is built.
+    Raises StructureError if a split is missing. Its content is first read when a store is built.
     """
     origins = {}
     for split in needed:

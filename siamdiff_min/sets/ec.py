@@ -31,8 +31,7 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
         ids: a text file; only the chains listed in it are used, in all splits.
         needed: the splits that must be there; no others are looked for.
 
-    Raises:
-        StructureError: a split or table that is missing or malformed, a cutoff that the table does not have.
+    Raises StructureError: a split or table is missing or malformed, the table lacks the cutoff.
     """
     # The two tables, and the list of chains.
     annotation = find_part(root, FOLDERS, ANNOTATION, "labels of EC")

@@ -478,11 +478,6 @@ def test_lists_of_atoms():
     assert [unpack_list(labels, number).tolist() for number in range(len(lists))] == lists
 
 
-def test_res_takes_a_sixth_of_the_bytes_of_its_rows(tmp_path):
-    _, values, numbers = read(tmp_path, "res", res([*range(0, 51, 5)], radius=10.0))
-    assert len(values["packed"]) < 4 * len(numbers) / 6
-
-
 def test_every_task_gives_samples(tmp_path):
     """From the LMDB to a sample, through the store."""
     items = {

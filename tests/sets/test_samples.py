@@ -66,30 +66,25 @@ def test_crops_of_psr_are_windows(tmp_path):
     assert whole.protein.num_residues == 20 and whole.focus.all() and whole.target.shape == (1,)
 
 
-def test_msp_keeps_the_residues_nearest_to_the_mutation(tmp_path):
+def test_msp_shows_the_mutation_in_both(tmp_path):
     whole, cut = dataset("msp", tmp_path)[0, 1], dataset("msp", tmp_path, max_residues=20)[0, 1]
-    assert whole.protein.residues_per_protein.tolist() == [51, 51] and whole.focus.nonzero().flatten().tolist() == [
-        8,
-        59,
-    ]
-    assert whole.protein.residue_type[whole.focus][1] == RESIDUE_INDEX["TRP"] and whole.target.tolist() == [1.0]
+    assert whole.protein.residues_per_protein.tolist() == [51, 51]
+    assert whole.focus.nonzero().flatten().tolist() == [8, 59] and whole.target.tolist() == [1.0]
+    assert whole.protein.residue_type[whole.focus][1] == RESIDUE_INDEX["TRP"]
     assert cut.protein.residues_per_protein.tolist() == [20, 20] and cut.focus.sum() == 2
-    for before, after in zip(whole.protein.unpack(), cut.protein.unpack()):
-        ca = before.pos[before.atom_name == CA]
-        expected = sorted(range(51), key=lambda i: float(length(ca[i] - ca[8])))[:20]
-        assert after.residue_number.tolist() == before.residue_number[sorted(expected)].tolist()
 
 
-def test_msp_keeps_what_is_near_to_any_of_several_mutated_residues(tmp_path):
-    """Two mutations at both ends of a chain: the nearest one decides, not their mean, the farthest, or the first."""
+@pytest.mark.parametrize("mutated", [[8], [2, 45]])
+def test_msp_keeps_what_is_near_to_any_mutated_residue(tmp_path, mutated):
+    """With two mutations at both ends of a chain the nearest one decides, not their mean or the first."""
     wild = structure()
-    both = join([wild, wild], first=51, mutated=[[2, 45], [53, 96]], label=1)
+    both = join([wild, wild], first=51, mutated=[mutated, [51 + row for row in mutated]], label=1)
     origin = Origin(tmp_path, "x", lambda: Listing([Given("x", both)], []))
-    store = open_store(origin, store=tmp_path / "s")
-    found = SAMPLES["msp"](store, max_residues=20)[0, 0].protein.unpack()[0]
+    sample = SAMPLES["msp"](open_store(origin, store=tmp_path / "s"), max_residues=20)[0, 0]
     ca = wild.protein.pos[wild.protein.atom_name == CA]
-    nearest = sorted(range(51), key=lambda i: min(float(length(ca[i] - ca[k])) for k in (2, 45)))[:20]
-    assert found.residue_number.tolist() == wild.protein.residue_number[sorted(nearest)].tolist()
+    nearest = sorted(range(51), key=lambda i: min(float(length(ca[i] - ca[k])) for k in mutated))[:20]
+    for side in sample.protein.unpack():
+        assert side.residue_number.tolist() == wild.protein.residue_number[sorted(nearest)].tolist()
 
 
 @pytest.mark.covers
@@ -249,25 +244,6 @@ def test_splits_are_by_protein(task):
     assert len(set(names)) == len(names)
     about = demo.demo_set(task).about
     assert about.startswith("Demo: ") and len({getattr(demo.demo_set(task), s).key for s in SPLITS}) == 3
-
-
-@pytest.mark.full
-def test_psr_models_keep_the_bonds_and_know_their_gdt():
-    models = [e for e in demo_entries("psr") if native_of(e) == native_of(demo_entries("psr")[0])]
-    native, scores = replace(models[0], label=None).read().protein, []
-    assert len(models) == make_sets.MODELS
-    for entry in models:
-        structure = entry.read()
-        assert torch.equal(structure.protein.pos, entry.read().protein.pos)  # the name alone decides
-        values, _ = note_of(structure)
-        assert values["target"] == native_of(entry)
-        pos, scores = structure.protein.pos, [*scores, *values["values"]]
-        order = [native.atom_name == name for name in (N, CA, C)]
-        before, after = ([x[index] for index in order] for x in (native.pos, pos))
-        for a, b in ((0, 1), (1, 2)):  # bond lengths differ by the shaking alone
-            change = length(after[a] - after[b]) - length(before[a] - before[b])
-            assert change.abs().max() < 6 * demo.SHAKE and change.mean().abs() < 0.1
-    assert scores[0] > 0.98 and min(scores) < 0.6 and len(set(scores)) > 4
 
 
 def test_res_surroundings_by_brute_force():
