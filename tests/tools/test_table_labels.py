@@ -17,14 +17,12 @@ ROOT = Path(__file__).parents[2]
 
 READ = {  # a table, options, the kind, and the values by name
     "columns in any order": ("\ufeffvalue\tname\r\n1\ta\r\n\r\n3\tb c\r\n", {}, "regression", {"a": 1, "b c": 3}),
-    "titles in capitals": ("Name,Value\na,1\nb,2", {}, "regression", {"a": 1, "b": 2}),
     "of a lab": (
         "Protein;Datum;Tm;Bemerkung\n4bdf_A;1.2.24;0,520;gut\n4bdg_A;2.2.24;;\n4bdh_A;;1,5;ok\n",
         {"value_column": ["Tm"]}, "regression", {"4bdf_A": 0.52, "4bdh_A": 1.5}),
     "not measured": (
         "name;value\na;1,5\nb;n. d.\nc;#N/A\nd;NA\ne;nan\nf;\ng;N.D.\nh;\N{MINUS SIGN}2,5",
         {"missing": ["n.d."]}, "regression", {"a": 1.5, "h": -2.5}),
-    "one column of numbers, with gaps": ("name,value\na,1\nb,\nc,0\n", {}, "binary", {"a": 1, "c": 0}),
     "several properties": (
         "id;Tm;logS\na;60,5;\nb;;-2,1\nc;;\nd;70;-3", {"value_column": ["Tm", "logS"]}, "regression",
         {"a": [60.5, None], "b": [None, -2.1], "d": [70, -3]}),
@@ -32,33 +30,24 @@ READ = {  # a table, options, the kind, and the values by name
         "name\tx\ty\na\t1\t2\nb\t0\t5", {"value_column": ["x", "y"]}, "regression", {"a": [1, 2], "b": [0, 5]}),
     "bounds": ("name,value\na,>100\nb,<0.5\nc,≤ 2", {}, "regression", {"a": 100, "b": 0.5, "c": 2}),
     "NA may be sodium": ("name,value\na,NA\nb,MG\nc,\nd,NA", {}, "classes", {"a": "NA", "b": "MG", "d": "NA"}),
-    "spaces": ('name , value\n a,"x ,  y, "\nb , y ', {}, "labels", {"a": ["x", "y"], "b": ["y"]}),
     "no class of several": ('name,value\na,"x, y"\nb,\nc,y', {}, "labels", {"a": ["x", "y"], "b": [], "c": ["y"]}),
     "numbers as names": ("name,value\na,1\nb,2\nc,1", {"kind": "classes"}, "classes", {"a": "1", "b": "2", "c": "1"}),
     "lists of numbers as names": (
         'name,value\na,"1,2"\nb,2', {"kind": "labels"}, "labels", {"a": ["1", "2"], "b": ["2"]}),
-    "EC numbers": ("name\tvalue\na\t3.4.1.1, 1.1.1.1\nb\t3.4.1.1", {}, "labels",
-        {"a": ["3.4.1.1", "1.1.1.1"], "b": ["3.4.1.1"]}),
     "names that begin with a number": ("name,value\na,1a\nb,2b", {}, "classes", {"a": "1a", "b": "2b"}),
-    "three decimals": ('name,value\na,"1,250"\nb,"2,500"', {}, "regression", {"a": 1.25, "b": 2.5}),
     "three decimals and fewer": ('name;value\na;1,250\nb;3\nc;0,5', {}, "regression", {"a": 1.25, "b": 3, "c": 0.5}),
     "a title with a comma": ("name;value;T, in K\na;1;5\nb;3;6", {}, "regression", {"a": 1, "b": 3}),
-    "a title with a semicolon": ('name,value,"T; in K"\na,1,5\nb,3,6', {}, "regression", {"a": 1, "b": 3}),
     "Excel's empty cells at the end": ("name,value\na,1,,\nb,3\n", {}, "regression", {"a": 1, "b": 3}),
     "an index of pandas": (",name,value\n0,a,1\n1,b,3\n", {}, "regression", {"a": 1, "b": 3}),
     "a column `number` of whole structures": ("name,number,value\na,1,1\nb,2,3\n", {}, "regression", {"a": 1, "b": 3}),
     "0 only is no yes or no": ("name,value\na,0\nb,0", {}, "regression", {"a": 0, "b": 0}),
-    "0 and 1 as numbers": ("name,value\na,0e0\nb,1.0", {}, "binary", {"a": 0, "b": 1}),
 }  # fmt: skip
 NUMBERS = "is no value for regression; write numbers alone; if it was not measured"
 REFUSED = {  # a table, its kind, the message
     "": (None, "no rows below the titles; expected columns name and value"),
-    "name\tvalue\n": (None, "no rows below the titles"),
     "name\tlabel\na\t1": (None, "expected one column called 'value', there are name, label; see --value-column"),
-    "a,1\nb,2": (None, "expected one column called 'value', there are a, 1"),
     "name\tvalue\na\t1\t2": (None, "row 2 has 3 columns of 2"),
     "name,value\n\n\na,1,5": (None, "row 4 has 3 columns of 2"),
-    "name;value\na,1": (None, "row 2 has 1 columns of 2"),
     "name\tvalue\n\t1": (None, "row 2 is without a name"),
     "name\tchain\tnumber\tvalue\na\tA\tfive\t1": (None, "row 2 is without a residue number"),
     "name\tchain\tnumber\tresidue\tvalue\na\tA\t5\tQ7\t1": (None, "row 2 is of no residue that we know"),
@@ -68,26 +57,21 @@ REFUSED = {  # a table, its kind, the message
     'name,value\na,"1"2': (None, "expected after"),
     "name,value\na,'" + "x" * 200_000 + "'": (None, "field larger than field limit"),
     "name,value\na,1\nb,2": ("binary", "row 3: '2' is no value for binary"),
-    "name,value\na,x\nb,2": ("regression", "row 2: 'x' is no value for regression"),
     "name,value\na,1\nb,2. Mrz": ("regression", "write numbers alone; a spreadsheet may have made a date of a number"),
     "name,value\na,1\nb,2026-03-01T00:00:00": (None, "a spreadsheet may have made a date of a number"),
     "name,value\na,inf\nb,2": (None, "row 2: 'inf' is no value for regression"),
     "name,value\na,\nb,NA": ("regression", "column value has no value"),
     "name,value\na,\nb,": ("classes", "column value has no value"),
     "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' {NUMBERS}: --missing \"n. d.\""),
-    "name;value\na;0,52\nb;n. d.": (None, f"row 3: 'n. d.' {NUMBERS}"),
     "name;value\na;0,52\nb;1.5": (None, "row 3: '1.5' has a decimal point, but '0,52' a decimal comma"),
     "name;value\na;1.234,5\nb;2,5": (None, f"row 2: '1.234,5' {NUMBERS}"),
     "name;value\na;1,234,567\nb;2,345,678": (None, f"row 2: '1,234,567' {NUMBERS}"),
     "name,value\na,1\nb,1_000": (None, f"row 3: '1_000' {NUMBERS}"),
-    "name,value\na,1_0\nb,1_000": (None, "row 2: '1_0' is no value for regression"),
-    "name,value\na,1\nb,>100 nM": (None, "row 3: '>100 nM' is no value for regression"),
     "name,value\na,30%\nb,35.5%\nc,30%": (None, f"row 2: '30%' {NUMBERS}"),
     "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, f"row 2: '1.5 \u00b0C' {NUMBERS}"),
     "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, f"row 2: '1,5 ± 0,3' {NUMBERS}"),
     'name,value\na,"1,250"\nb,980': (None, "is '1,250' a decimal comma.*: write all without commas"),
     '"name" "value"\n"1" "a" 5\n"2" "b" 6': (None, "expected after"),
-    "name,value\na,1\nb,-nan": (None, "row 3: '-nan' is no value for regression"),
     "name,value\na,1\nb,3.5e38": (None, "row 3: '3.5e38' is no value"),
 }
 
@@ -106,7 +90,7 @@ def test_a_table_is_read(tmp_path, case):
         plain = {name: [None if x != x else x for x in value] for name, value in plain.items()}
     assert (table.kind, plain) == (kind, values)
     if kind in ("classes", "labels"):
-        assert table.classes == tuple(sorted({x for value in values.values() for x in np.atleast_1d(value).tolist()}))
+        assert table.classes == tuple(np.unique(np.hstack([*values.values()])))
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
