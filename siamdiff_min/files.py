@@ -68,10 +68,7 @@ class MachineError(SiamDiffError):
 
 
 class StructureError(SiamDiffError):
-    """A file that cannot be read as a protein.
-
-    `path` names the file, `reason` is one of a few fixed phrases (bulk runs count them), `detail` says what was found.
-    """
+    """A file, `path`, that is no protein: a fixed `reason`, which bulk runs count, and what was found (`detail`)."""
 
     def __init__(self, path, reason: str = "", detail: str = ""):
         super().__init__(str(path), reason, detail)  # all of them in `args`, so that it survives pickling
@@ -266,8 +263,7 @@ def write_rows(path: Path, rows: Iterable[Sequence], delimiter: str = "\t") -> N
 def lock(path: Path, busy: str = "") -> Iterator[IO[bytes]]:
     """Hold the lock of the file `path`; the system frees it when the process ends, however it ends. Children hold none.
 
-    If another process holds it, wait, or with `busy` raise SiamDiffError with that text. Opening and closing the file
-    again would free the lock. Raises WriteError.
+    If another process holds it, wait, or raise SiamDiffError(busy). Closing the file again would free it. WriteError.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -143,10 +143,7 @@ def spearman(prediction: np.ndarray, target: np.ndarray) -> float:
 
 @metric("max")
 def mean_spearman(prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> float:
-    """Mean of Spearman's rho over groups; in PSR a group is a protein, and its items are models of it.
-
-    A group with fewer than two items, or with equal targets only, has no rho and is left out. nan if no group is left.
-    """
+    """Mean of rho over groups (PSR: proteins) of two items or more whose targets differ; nan without one."""
     rho = np.array([spearman(prediction[rows], target[rows]) for rows in rows_of_groups(groups)])
     return rho[~np.isnan(rho)].mean() if not np.isnan(rho).all() else NAN
 

@@ -32,13 +32,10 @@ GVP_SIZES = {  # size -> channels and layers; "paper" are the defaults of GVPGNN
 
 
 def build_gearnet(level: str, size: str = "paper", preset: str = "paper") -> GearNet:
-    """GearNet-Edge of App. D. As in the released code a protein is the mean of its atoms, or the sum of its residues.
-
-    The small sizes take the mean at both: a sum starts a head tens of times too large, and short runs never recover.
-    """
+    """GearNet-Edge of App. D: a protein is the mean of its atoms, or (paper size) the sum of its residues."""
     graph = {"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level]
     builder = replace(graph, conventions=CONVENTIONS[preset])
-    readout = "sum" if (level, size) == ("residue", "paper") else "mean"
+    readout = "sum" if (level, size) == ("residue", "paper") else "mean"  # after a sum short runs never recover
     return GearNet(builder, GEARNET_DIMS[size][level], readout=readout)
 
 

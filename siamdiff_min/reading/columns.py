@@ -178,10 +178,7 @@ def whole_numbers(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def decimals(letters: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes (width, ...) that end with a point and `places` digits: the numbers, and which of them can be read.
-
-    A quotient of two whole numbers is rounded as Python rounds the decimal number: both to the last bit.
-    """
+    """Bytes that end with a point and `places` digits: numbers, to Python's last bit, and which can be read."""
     point = len(letters) - places - 1
     before, sign, sound = whole_numbers(letters[:point])
     digits = letters[point + 1 :]

@@ -172,10 +172,7 @@ def naming_lost_processes() -> Iterator[None]:
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """Yield a list that collects SIGTERM, SIGUSR1 and Ctrl-C. A second Ctrl-C interrupts at once.
-
-    Outside the main thread, as in a web server, Python takes no signals: they are left to the host.
-    """
+    """Collect SIGTERM, SIGUSR1, Ctrl-C (again: interrupts). Outside the main thread they are the host's."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
