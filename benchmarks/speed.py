@@ -7,6 +7,7 @@
     python -m benchmarks.speed store       random crops from a store of 100,000 proteins
     python -m benchmarks.speed embedding   bundled structures embedded per second, by the command that users run
     python -m benchmarks.speed commands    what people run, beside another checkout: CPU seconds in turns (commands.py)
+    python -m benchmarks.speed peers       what vectors cost beside other encoders: CPU milliseconds a residue
     python -m benchmarks.speed ddp         proteins per second of 1, 2, ... processes, one thread each
 
 Options: `python -m benchmarks.speed --help`.
@@ -36,6 +37,7 @@ import torch
 from benchmarks import commands, step
 from benchmarks.pdb import write_pdb
 from benchmarks.step import timed
+from siamdiff_min import load_encoder
 from siamdiff_min.encoders import ATOM_GRAPH, ENCODERS, RESIDUE_GRAPH, fast
 from siamdiff_min.encoders.graph import line_graph
 from siamdiff_min.encoders.ops import Links
@@ -48,6 +50,7 @@ from siamdiff_min.reading.store import META, ProteinStore, open_store, read_meta
 
 ROOT = Path(__file__).parent.parent
 BATCH, STEPS = 4, 20  # of a process in `ddp`: proteins, steps
+ESM2 = {"8M": (6, 320), "35M": (12, 480)}  # layers, width
 
 
 def repeated(work, repeats: int, device: str = "cpu"):
@@ -252,6 +255,54 @@ def embedding(args: argparse.Namespace) -> None:
             print(f"{level}, {size}: {count / repeated(embed, args.repeats)[1]:.1f} structures/s", flush=True)
 
 
+@torch.inference_mode()
+def peers(args: argparse.Namespace) -> None:
+    """What 60 bundled chains as PDB files cost, reading included, one thread, start apart, programs in turns.
+
+    mini3di (PyPI, if it is installed) gives the states of Foldseek. ESM-2 is torch's own transformer in its shape, with
+    random weights, without rotary positions: its time, not its vectors.
+    """
+    torch.set_num_threads(1)
+    programs = {f"shape of ESM-2 {name}": transformer(*shape) for name, shape in ESM2.items()}
+    for name in ("siamdiff-residue", "siamdiff-atom"):
+        programs[name] = partial(load_encoder(name, "cpu").embed, include=["per_residue"])
+    with contextlib.suppress(ImportError):
+        programs["mini3di"] = mini3di()
+    seconds = {name: [] for name in programs}
+    with tempfile.TemporaryDirectory() as folder:
+        files = sorted(Path(commands.write_files(Path(folder))["files"]).glob("*.pdb"))
+        residues = sum(read_structure(file).protein.num_residues for file in files)
+        for turn in range(1 + args.repeats):
+            for name, program in programs.items():
+                start = time.process_time()
+                for file in files if turn else files[:1]:  # the first turn warms up
+                    program(file)
+                if turn:
+                    seconds[name].append(time.process_time() - start)
+    print(f"{len(files)} files, {residues:,} residues, torch {torch.__version__}")
+    for name, times in seconds.items():
+        print(f"{name}: {1000 * statistics.median(times) / residues:.3f} CPU ms a residue")
+
+
+def transformer(layers: int, width: int):
+    """The vectors of the residues of a file, by a transformer with 20 heads."""
+    options = {"activation": "gelu", "batch_first": True, "norm_first": True}
+    layer = torch.nn.TransformerEncoderLayer(width, 20, 4 * width, **options)
+    stack = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
+    letters = torch.nn.Embedding(20, width)
+    return lambda file: stack(letters(read_structure(file).protein.residue_type)[None])
+
+
+def mini3di():
+    """The states of the chains of a file, read by Biopython."""
+    from Bio.PDB import PDBParser
+    from mini3di import Encoder
+
+    encoder = Encoder()
+    parser = PDBParser(QUIET=True)
+    return lambda file: [encoder.encode_chain(chain) for chain in parser.get_structure("", file).get_chains()]
+
+
 def last_line(run: Path) -> dict:
     """The last training line of a run's metrics.jsonl."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -285,6 +336,7 @@ COMMANDS |= {
     "store": (store, 5),
     "embedding": (embedding, 3),
     "ddp": (ddp, 3),
+    "peers": (peers, 3),
     "commands": (commands.commands, 3),
 }  # what to run, how often
 
