@@ -399,8 +399,17 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(in_lab, columns, capsys
     page = report.write_page([out]).read_text()
     assert ("4 of 12 rows were not measured (empty 3, n. d. 1)" in page) == several
     assert f"<h1>{', '.join(columns)}: regression of structures" in page and "Predicted against true" in page
-    finetune("--eval-only", out / "seed-0" / "best.pt", "--data", "files", "--labels", *table)
-    assert "was fitted to all structures of its table" in capsys.readouterr().out
+
+    # Scored on what it has not learned from, or on what the table sends to test.
+    model = ["--eval-only", out / "seed-0" / "best.pt", "--data", "files", "--labels"]
+    with pytest.raises(
+        StoreError, match=r"learned from all \d+ structures that have a label here. With a column `split`"
+    ):
+        finetune(*model, *table)
+    lines = Path("lab.csv").read_text().splitlines()
+    of_split = [f"{line};{'test' if i < 6 else 'train'}" for i, line in enumerate(lines[1:])]
+    finetune(*model, write_table("split.csv", f"{lines[0]};split", *of_split), *table[1:])
+    assert "warning     the model has learned from 6 of 6 structures in test" in capsys.readouterr().out
 
 
 def test_predictions_of_residues_colour_copies(in_lab, capsys):
@@ -463,7 +472,8 @@ def learn_vectors(lines, vectors=VECTORS, *options, out="out") -> str:
 def test_vectors_of_ones_own(in_lab, capsys):
     """The head of given vectors stands on the same folds; a model of them has no encoder."""
     vectors = VECTORS + np.arange(12)[:, None] * [4, 0, 0, 0, 0]
-    best = learn_vectors(["name,value", *(f"p{i},{x[0]}" for i, x in enumerate(vectors))], vectors, "--folds", 3)
+    lines = ["name,value", *(f"p{i},{x[0]}" for i, x in enumerate(vectors))]
+    best = learn_vectors(lines, vectors, "--folds", 3)
     assert "encoder     none, vectors of vectors.npz" in capsys.readouterr().out
     results = results_of("out")
     assert results["mean"]["rmse"] < 2 and results["verdict"]["rmse"] == "better" and results["floor"]["mean"]
@@ -471,10 +481,15 @@ def test_vectors_of_ones_own(in_lab, capsys):
     model = ["--eval-only", best, "--features"]
     finetune(*model, "new.npz", "--predict")
     assert "the model has learned from 1 of them (p3)" in capsys.readouterr().out
-    titles, *rows = read_rows(next(Path("out/seed-0").glob("predicted-new-*.tsv"))).values()
+    titles, *rows = read_rows(next(Path("out/seed-0/eval").glob("predicted-new-*.tsv"))).values()
     assert titles[-1] == "learned" and [row[-1] for row in rows] == ["yes", "no"]
     assert np.allclose([float(row[2]) for row in rows], vectors[[3, 4], 0], atol=2)
-    finetune(*model, "vectors.npz", "--labels", "own.csv", "--data", "files")
+
+    # Scored on a table with three more than the model's.
+    nine = ["--eval-only", learn_vectors(lines[:10], vectors, "--folds", 3, out="nine"), "--features", "vectors.npz"]
+    finetune(*nine, "--labels", write_table("more.csv", *lines), "--data", "files")
+    said = "left out: 9 structures that the model has learned from (p0, p1, p2, ...)"
+    assert said in capsys.readouterr().out and results_of("nine/seed-0/eval")["counts"]["samples"] == 3
 
     np.savez("twice.npz", id=["p0", "p1", "p0"], mean=vectors[:3])
     np.savez("few.npz", id=["p0"], mean=vectors[:1])
@@ -579,7 +594,7 @@ def test_a_table_may_lack_classes_of_a_model(in_lab, capsys):
         (classes[::3], "2 of 3 classes of the model do not occur here: b, c"),
         (classes[:2], "here: c"),
     ):
-        finetune(*model, write_table("fewer.csv", "name,value", *lines))
+        finetune(*model, write_table("fewer.csv", "name,value,split", *(f"{line},test" for line in lines)))
         assert absent in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"was trained on other labels than those of fewer\.csv; unknown to it: d$"):
         finetune(*model, write_table("fewer.csv", "name,value", "p0,a", "p1,d"))

@@ -97,7 +97,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Sam
     options = {**data.options, "metric": config.metric, "linear": config.freeze}
     if model:
         options = model["options"]
-        data = labels_of_model(config, data, model)
+        data = replace(labels_of_model(config, data, model), learned=model.get("learned"))
     datasets = finetune.open_splits(config, data, needed, ranks)
     warnings = warnings_of(config, data, datasets, model)
     summary.say_of_data(config, data, datasets, warnings, ranks)
@@ -116,8 +116,14 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
     if config.level == "atom" and not config.features:
         carbons = [alpha_carbons_alone(x.store) for x in datasets.values()]
         warnings += sorted({*filter(None, carbons)})
-    if model and model.get("folds"):
+    if model and model.get("folds") and "learned" not in model:  # of version 0.4
         warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
+    if model and datasets:
+        learned = {*model.get("learned", ())}
+        known = [sequence in learned for sequence in datasets["test"].store.sequences]
+        if any(known):
+            count = f"{sum(known)} of {len(known)} structures in test"
+            warnings.append(f"the model has learned from {count}: their scores say nothing of others")
     return warnings
 
 
@@ -208,7 +214,7 @@ def apply_to_vectors(config: Namespace, task: Task, data: TableData, ranks: Rank
         groups = [name.rsplit(":", 2)[0] for name in names]
     predictions = results.Predictions(names, groups, np.full(len(names), np.nan), prediction)
     file = f"predicted-{Path(config.features).stem}-{checksum(config.features)[:6]}.tsv"
-    path = Path(config.out).parents[1] / file
+    path = Path(config.out).parent / file
     known = {*weights.read_weights(best, weights.MODEL).get("learned_names", [])}
     known &= {*names, *groups}
     write_applied(path, predictions, task, data, best, known, ranks)

@@ -1,7 +1,7 @@
 """The data of a table: a store of structures, of which some have labels, and their splits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -23,18 +23,21 @@ HELD_OUT = 10  # of a table without splits, one structure in ten is for validati
 class TableData(LabelledData):
     """Structures of one folder, and the rows of a table for them."""
 
+    notes: list = field(default_factory=list)
     options: Mapping = field(default_factory=dict)  # arguments of the task
     labels: Mapping = field(default_factory=dict)  # name -> its labels, see `with_labels`
     split_of: Mapping = field(default_factory=dict)  # name -> its split; "" if its sequence decides
     family_of: Mapping = field(default_factory=dict)  # name -> what it belongs to, if the table says
     samples: type[Samples] = TableSamples
     groups: list = field(default_factory=list)  # once they are known, of every name its near copies, and its relatives
+    learned: Collection[str] | None = None  # of a model that is scored: the sequences that it has learned from
 
     def open(self, split: str, **options) -> ProteinStore | None:
         """The store of a split (see `open_store`), of the proteins that have labels.
 
         Near copies of a sequence, and a family of the table, count as one sequence. Relatives stay together too, as far
-        as every split is left some. Raises StoreError if the proteins of a table leave none for this split.
+        as every split is left some. A model is scored on all that the table sends to no other split, and that it has
+        not learned from. Raises StoreError if the proteins of a table leave none for this split.
         """
         store = super().open(split, **options)
         if store is None:
@@ -42,15 +45,35 @@ class TableData(LabelledData):
         if not self.groups:  # those of all splits
             self.groups.extend(groups_of(store, self.labels, self.family_of))
         copies, family = self.groups
-        split_of = split_by_sequence(family, self.split_of)
-        if not any(self.split_of.values()) and {*split_of.values()} < {*SPLITS}:
-            split_of = split_by_sequence(copies, self.split_of)
+        if self.learned is None:
+            split_of = split_by_sequence(family, self.split_of)
+            if not any(self.split_of.values()) and {*split_of.values()} < {*SPLITS}:
+                split_of = split_by_sequence(copies, self.split_of)
+        else:
+            split_of = self.not_learned(store)
         chosen = {name: rows for name, rows in self.labels.items() if split_of[name] == split}
         if not chosen:
             problem = f"{len(split_of)} structures leave none for {split}, as those of one sequence stay together"
             raise StoreError(f"{store.path}: {problem}. A column `split` of the table says which to take")
         more = {name: {"kind": self.options["kind"], "copies": copies[name], "family": family[name]} for name in copies}
         return with_labels(store, chosen, more)
+
+    def not_learned(self, store: ProteinStore) -> dict[str, str]:
+        """The split of every name: without one in the table it is test, but for what a model has learned from.
+
+        `notes` say how many that are. Raises StoreError if it is all.
+        """
+        learned = {*(self.learned or ())}
+        known = [name for name, sequence in zip(store.names, store.sequences) if sequence in learned]
+        known = [name for name in known if self.split_of.get(name) == ""]
+        if len(known) == len(self.split_of):
+            problem = f"the model has learned from all {len(known)} structures that have a label here"
+            advice = "With a column `split` that says test they are scored all the same"
+            raise StoreError(f"{store.path}: {problem}. {advice}")
+        if known:
+            which = f"{len(known)} structures that the model has learned from ({first_three(known)})"
+            self.notes.append(f"left out: {which}")
+        return {name: split or "test" for name, split in self.split_of.items()} | dict.fromkeys(known, "train")
 
 
 def with_labels(
