@@ -200,7 +200,7 @@ def test_decimals_are_python_s_to_the_last_bit(places):
 
 @pytest.mark.parametrize("text", [" - 1.000", "1 2.0000", "1.00.000", "2.0e+000", "--1.0000", "1-2.0000", "  1.00-0"])
 def test_a_coordinate_that_is_no_number_is_a_sentence(text):
-    with pytest.raises(StructureError, match="unreadable|out of range|no number"):
+    with pytest.raises(StructureError, match=r"unreadable|out of range|no number"):
         read_structure("x", as_pdb(residue("GLY", 1)).replace("   1.000", text, 1))
 
 
