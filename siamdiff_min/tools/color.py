@@ -12,7 +12,7 @@ import math
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -53,14 +53,14 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def color_predictions(table: Path, source: Path) -> list[Path]:
-    """Copies of structure files (one, or those in a folder) with the predictions of a table; returns their paths.
+def color_predictions(table: Path, source: Path, names: Collection[str]) -> list[Path]:
+    """Copies of the structure files of these names with the predictions of a table; returns their paths.
 
     They lie in a folder beside the table. Members of archives have none. Raises StructureError.
     """
     copies = []
     for structure in find_structures(source).sources:
-        if structure.member is None:
+        if structure.member is None and structure.name in names:
             _, numbers = read_values(table, structure.name, "prediction")
             copy, found = color(Path(structure.path), numbers)
             ending = ".cif" if is_mmcif(copy) else ".pdb"

@@ -190,6 +190,6 @@ def test_predictions_of_a_folder(tmp_path):
     (folder / "y.cif").write_text(as_mmcif(ROWS))
     table = tmp_path / "predicted-structures.tsv"
     table.write_text("id\tgroup\tprediction\nx:A:52A\tx\t-0.25\ny:A:52A\ty\t0.75\n")
-    copies = color.color_predictions(table, folder)
+    copies = color.color_predictions(table, folder, "xy")
     assert copies == [tmp_path / "predicted-structures" / name for name in ("x.pdb", "y.cif")]
     assert [b_factors(path.read_text())["A", 52, "A"] for path in copies] == [{-0.25}, {0.75}]

@@ -418,9 +418,13 @@ def test_predictions_of_residues_colour_copies(in_lab, capsys):
     for path in sorted(Path("files").iterdir()):
         for k, (chain, number, code) in [*enumerate(read_structure(path).positions)][::3]:
             rows.append(f"{path.name}\t{chain}\t{number}{code.strip()}\t{k}.5")
-    applied = ["--predict", "files/p4.pdb", "files/p2.cif", "--pdb"]
+    with tarfile.open("p1.tar", "w") as archive:
+        archive.add("files/p1.pdb.gz", "p1.pdb.gz")
+    applied = ["--predict", "files/p4.pdb", "files/p2.cif", "p1.tar", "--pdb"]
     tabled(write_table("residues.tsv", *rows), "--freeze", "--folds", 4, *TINY, "--out", "residues", *applied)
-    assert capsys.readouterr().out.count("coloured    1 files: residues/predicted-p") == 2
+    said = capsys.readouterr().out
+    assert said.count("coloured    1 files: residues/predicted-p") == 2
+    assert "coloured    0 files: not 1 in archives or stores, which have no files to copy: unpack them" in said
     for name, parser in (("p4.pdb", PDBParser(QUIET=True)), ("p2.cif", MMCIFParser(QUIET=True))):
         (copy,) = Path("residues").glob(f"predicted-*/{name}")
         titles, *table = read_rows(copy.parent.with_suffix(".tsv")).values()
@@ -451,7 +455,8 @@ def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch, capsys):
     best = "run/seed-0/best.pt"
     (first,) = Path("run").glob("predicted-*.tsv")
     assert read_predictions(first)["id"].tolist() == ["f2_A", "f2_B"]
-    finetune("--eval-only", best, "--predict", "files")
+    finetune("--eval-only", best, "--predict", "files", "--store", "kept")
+    assert [*Path("kept").glob("*/*.json")]
     (later,) = Path("run/seed-0/eval").glob("predicted-files-*.tsv")
     table = [*csv.DictReader(later.read_text().splitlines(), delimiter="\t")]
     assert {row["model"] for row in table} == {f"{best} {checksum(best)[:12]} {__version__}"}
