@@ -9,7 +9,7 @@ from .downstream.tasks import Classes, Task
 from .encoders import weights
 from .files import checksum, first_three, part_or_none
 from .reading.sources import Origin, structure_files
-from .reading.store import ProteinStore, open_store
+from .reading.store import ProteinStore, finished_store, open_store
 from .sets.labelled_set import LabelledData
 from .sets.samples import Samples, Unlabelled
 from .training import results
@@ -59,8 +59,9 @@ def write(
 
 
 def open_unlabelled(config: Namespace, origin: Origin, ranks: Ranks, kind: type[Unlabelled] = Unlabelled) -> Unlabelled:
-    """The structures of a source, converted to a store by the first process."""
-    store = ranks.build_in_turn(lambda: open_store(origin, workers=config.num_workers or 1, beside=False))
+    """The structures of a source, converted by the first process to a store in --store, else in the cache."""
+    home = None if finished_store(origin.path) else config.store
+    store = ranks.build_in_turn(lambda: open_store(origin, home, config.num_workers or 1, beside=False))
     alpha_carbons_alone = part_or_none("alpha_carbons_alone")
     problem = alpha_carbons_alone(store) if alpha_carbons_alone and config.level == "atom" else ""
     if problem:
