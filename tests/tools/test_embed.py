@@ -482,13 +482,15 @@ def test_incomplete_structures_are_named(checkpoint, files, tmp_path, capsys):
         expected["bare"] = "100% of the side-chain atoms are missing, so use --checkpoint siamdiff-residue"
         lacking = f"{3 * size} of {4 * size} backbone atoms are missing (N {size}, C {size}, O {size})"
         expected["trace"] = f"{expected['bare']}; {lacking}"
-    assert embed_here(bare, trace, broken, files[0], "--checkpoint", checkpoint, "--out", tmp_path / "e.npz") == 0
-    printed, said = capsys.readouterr()
-    assert "left out or replaced 1 (residues without CA 1)" in printed.splitlines()
+    for options in (["--dry-run"], []):
+        command = [bare, trace, broken, files[0], "--checkpoint", checkpoint, "--out", tmp_path / "e.npz", *options]
+        assert embed_here(*command) == 0
+        printed, said = capsys.readouterr()
+        assert "left out or replaced 1 (residues without CA 1)" in printed.splitlines()
+        warned = [line for line in said.splitlines() if line.startswith("warning")]
+        assert sorted(warned) == sorted(f"warning: {name}: {reason}" for name, reason in expected.items() if reason)
     found = columns(tmp_path / "e.npz")
     assert dict(zip(found["id"], found["incomplete"], strict=True)) == expected
-    warned = [line for line in said.splitlines() if line.startswith("warning")]
-    assert sorted(warned) == sorted(f"warning: {name}: {reason}" for name, reason in expected.items() if reason)
 
 
 def test_numbers_that_are_not_finite_are_never_handed_out(weights, files, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -32,7 +33,7 @@ from ...reading.sources import Source, one_of_each
 from ...reading.structure import left_out
 from ..build import chains_of
 from ..formats.plddt import confident_files
-from .embedder import Embedder, count_reasons, nothing_in
+from .embedder import Embedder, count_reasons, incomplete, nothing_in
 from .vector_files import Kept, check_out, identity, write_table
 
 GROUP = 128  # structures that a GPU sorts into batches
@@ -200,12 +201,8 @@ def embed_structures(args: Namespace, kept: Kept) -> int:
         kept.done = 0  # nothing to go on with
 
     # say what became of every file
-    for name, reason in embedded.items():
-        if reason:
-            print(f"warning: {printable(name)}: {reason}", file=sys.stderr)
     done = {name.rpartition("_")[0] for name in embedded} if args.each_chain else {*embedded}
-    status = say(errors, given, "embedded", len(embedded), done)
-    print(printable(left_out(kept.dropped)))
+    status = say(errors, given, "embedded", embedded, done, kept.dropped)
     print(printable(f"{args.out}: {', '.join(args.include)}, {width} numbers each"))
     return status
 
@@ -217,19 +214,29 @@ def sorted_out(errors: Sequence[StructureError], given: Given) -> tuple[list[Str
     return failures, given.skipped + unwanted
 
 
-def say(errors: Sequence[StructureError], given: Given, what: str, count: int, done: set[str]) -> int:
-    """Print how many structures are `what`, embedded or readable, and to stderr what failed and what was skipped.
+def say(
+    errors: Sequence[StructureError],
+    given: Given,
+    what: str,
+    found: Mapping[str, str],
+    done: set[str],
+    dropped: Mapping[str, int],
+) -> int:
+    """Print how many structures are `what`, embedded or readable, and what the reader left out of them.
 
-    Returns the exit status: 1 if a path has no structure among the names `done`. Raises SiamDiffError if none has.
+    And to stderr what failed, what was skipped, and what is incomplete of those that were `found`. Returns the exit
+    status: 1 if a path has no structure among the names `done`. Raises SiamDiffError if none has.
     """
     failures, skipped = sorted_out(errors, given)
-    lines = [f"failed: {error}" for error in failures]
+    lines = [f"warning: {printable(name)}: {reason}" for name, reason in found.items() if reason]
+    lines += [f"failed: {error}" for error in failures]
     lines += [f"skipped: {line}" for line in (*count_reasons(skipped), *given.empty)]
     sys.stderr.writelines(f"{line}\n" for line in lines)
-    seen = count + len(skipped) + len(failures)
-    print(f"seen {seen} = {what} {count} + skipped {len(skipped)} + failed {len(failures)}")
+    seen = len(found) + len(skipped) + len(failures)
+    print(f"seen {seen} = {what} {len(found)} + skipped {len(skipped)} + failed {len(failures)}")
     if not done:
         raise SiamDiffError("no structure could be read")
+    print(printable(left_out(dropped)))
     without = [names for names in given.paths if names and not names & done]
     return int(bool(without or given.empty))
 
@@ -240,14 +247,17 @@ def dry_run(args: Namespace, job: Job, given: Given) -> int:
     All files are read, so that what fails is named. The time of three goes by residues to all; a GPU, which takes
     several at once, will need less.
     """
-    with contextlib.closing(read_all(given.sources, args.num_workers, count_residues)) as counts:
-        found = [*progress(zip(given.sources, counts), total=len(given.sources), unit="protein")]
-    residues = {source: count for source, count in found if isinstance(count, int)}
-    errors = [error for _, error in found if not isinstance(error, int)]
-    names = {source.name for source in residues}
-    status = say(errors, given, "readable", len(residues), names)
+    at_atoms = ready_encoder(job).encoder.builder.level == "atom"
+    with contextlib.closing(read_all(given.sources, args.num_workers, partial(contents, at_atoms))) as each:
+        found = [*progress(zip(given.sources, each), total=len(given.sources), unit="protein")]
+    read = {source: content for source, content in found if isinstance(content, Contents)}
+    errors = [error for _, error in found if not isinstance(error, Contents)]
+    missing = {source.name: content.incomplete for source, content in read.items()}
+    dropped = sum((content.dropped for content in read.values()), Counter())
+    status = say(errors, given, "readable", missing, {*missing}, dropped)
 
     # Read and embed three as a process does: the middle ones of the small, the middle and the large structures.
+    residues = {source: content.residues for source, content in read.items()}
     by_size = sorted(residues, key=residues.get)
     timed = [by_size[(2 * k + 1) * len(by_size) // (2 * TIMED)] for k in range(TIMED)]
     results = read_all([timed[0], *timed], 0, partial(embed_source, job))
@@ -264,10 +274,20 @@ def dry_run(args: Namespace, job: Job, given: Given) -> int:
     return status
 
 
-def count_residues(source: Source) -> int | StructureError:
-    """The number of residues of a structure, or why it cannot be read."""
+class Contents(NamedTuple):
+    """What a dry run needs to know of a structure."""
+
+    residues: int
+    dropped: Counter  # what the reader left out or replaced
+    incomplete: str  # what the encoder will not see
+
+
+def contents(at_atoms: bool, source: Source) -> Contents | StructureError:
+    """What a structure holds for an encoder, of all atoms if `at_atoms`; or why it cannot be read."""
     structure = read_source(source)
-    return structure if isinstance(structure, StructureError) else structure.protein.num_residues
+    if isinstance(structure, StructureError):
+        return structure
+    return Contents(structure.protein.num_residues, structure.dropped, incomplete(structure, at_atoms))
 
 
 def embed_rest(args: Namespace, kept: Kept, job: Job, sources: Sequence[Source]) -> None:
