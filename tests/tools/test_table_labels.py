@@ -149,11 +149,13 @@ def test_all_faults_are_named_at_once_the_first_three_of_each_kind(tmp_path):
 def test_columns_of_residues_and_families(tmp_path):
     """Also numbers as pandas writes them beside a gap."""
     text = "name,chain,number,residue,value,split,Family\na,A,52A,mse,1,val,\nb,A,-1,W,2,,\nb,B,175.0,,3,,kinase"
-    assert read(tmp_path, text).rows == [
-        labels.Row(2, "a", "A", "52A", "M", "valid", 1.0),
-        labels.Row(3, "b", "A", "-1", "W", "", 2.0),
-        labels.Row(4, "b", "B", "175", "", "", 3.0, "kinase"),
-    ]
+    of_ids = "id,residue,value,split,Family\na:A:52A,mse,1,val,\nb:A:-1,W,2,,\nb:B:175,,3,,kinase"
+    for written in (text, of_ids):  # as predictions.tsv has them
+        assert read(tmp_path, written).rows == [
+            labels.Row(2, "a", "A", "52A", "M", "valid", 1.0),
+            labels.Row(3, "b", "A", "-1", "W", "", 2.0),
+            labels.Row(4, "b", "B", "175", "", "", 3.0, "kinase"),
+        ]
 
 
 def test_what_is_no_text(tmp_path):

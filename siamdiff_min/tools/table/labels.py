@@ -29,6 +29,7 @@ SPLIT_OF = {"": "", "train": "train", "valid": "valid", "val": "valid", "test": 
 # Titles that others give to the columns `chain` and `number`. A column `number` alone counts something else.
 TELLING = ("resid", "resi", "resnum", "res_num", "residue_number", "position", "pos", "resseq", "number")
 TELLING += ("chains", "chain_id", "chainid")
+RESIDUE_ID = re.compile(r"(.+):([^:]*):(-?\d+[A-Za-z]?)")  # 1abc:A:52, as predictions.tsv names residues
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,12 @@ def read_table(
         if wrong:
             faults.check()
 
-        # And what these are of? Without chains a column `number` counts something else.
+        # And what these are of? Names may be ids of residues. Without chains a column `number` counts something else.
+        ids = {number: RESIDUE_ID.fullmatch(line[names]) for number, line in lines.items()}
+        if lines and all(ids.values()) and not {"chain", "number"} & title_of.keys():
+            title_of |= {"chain": "chain", "number": "number"}
+            parts = (names, "chain", "number")
+            lines = {number: line | dict(zip(parts, ids[number].groups())) for number, line in lines.items()}
         others = {key: title for key, title in title_of.items() if title not in (names, *columns)}
         if "group" in others:
             others.setdefault("family", others["group"])
