@@ -87,6 +87,7 @@ def test_the_mean_is_over_residues(form):
     (as_mmcif(HALF).replace(" 50.00\n", " ?\n", 1) + METRIC, math.nan),
     (predicted(lambda number, atom: 0), math.nan),
     (predicted(lambda number, atom: 0.2 + number / 15), math.nan),  # errors in angstrom
+    (predicted(lambda number, atom: 25 if number == 5 else 0.2 + number / 15), math.nan),
     (predicted(lambda number, atom: 0.2 + number / 100), math.nan),
     (as_mmcif(predicted(lambda number, atom: 0.2 + number / 15)) + "_software.name AlphaFold\n", math.nan),
     (as_mmcif(HALF).replace("auth_", "label_") + METRIC + HOLES, 69.4),
