@@ -5,6 +5,7 @@ import gzip
 import os
 import zipfile
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,18 @@ TEXT = b"".join(
 )
 
 
-def write_tar(path, members):
-    path.write_bytes(tar(members))
+def write(path: Path, members) -> Path:
+    """A folder or an archive of any kind, by the ending of its path."""
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    elif ".tar" in path.name:
+        path.write_bytes(gzip.compress(tar(members)) if path.suffix == ".gz" else tar(members))
+    else:
+        for name, data in members:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(data)
     return path
 
 
@@ -33,12 +44,9 @@ def names(listing):
 
 
 def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
-    for file in ("b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "my.store/f.pdb"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_bytes(TEXT)
-    for file in (LOCK, f"{'0' * 16}/e.pdb", f"{'0' * 16}-{'1' * 12}/e.pdb", "g.pdb", f"sub/{'0' * 16}/h.pdb"):
-        (tmp_path / "data.store" / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data.store" / file).write_bytes(TEXT)
+    files = ["b.pdb", "a.cif", "x/c.ent", "x/y/d.pdb.gz", "x/Z.CIF.gz", "readme.txt", ".pdb", "my.store/f.pdb"]
+    stores = LOCK, f"{'0' * 16}/e.pdb", f"{'0' * 16}-{'1' * 12}/e.pdb", "g.pdb", f"sub/{'0' * 16}/h.pdb"
+    write(tmp_path, [(file, TEXT) for file in (*files, *(f"data.store/{file}" for file in stores))])
     listing = find_structures(tmp_path)
     assert names(listing) == ["Z", "a", "b", "c", "d", "f"]
     assert reasons(listing) == {"not a structure file": 2}  # stores are not searched, what is only called so is
@@ -47,40 +55,35 @@ def test_a_folder_is_searched_recursively_and_sorted(tmp_path):
 
 
 def test_hidden_files_of_macos_are_skipped(tmp_path):
-    (tmp_path / "__MACOSX").mkdir()
-    for file in ("a.pdb", "._a.pdb", "__MACOSX/b.pdb"):
-        (tmp_path / file).write_bytes(TEXT if file == "a.pdb" else b"\0\5\x16\7")
-    write_tar(tmp_path / "x.tar", [("c.pdb", TEXT), ("._c.pdb", b"\0\5\x16\7"), ("__MACOSX/._c.pdb", b"")])
+    write(tmp_path, [("a.pdb", TEXT), ("._a.pdb", b"\0\5\x16\7"), ("__MACOSX/b.pdb", b"\0\5\x16\7")])
+    write(tmp_path / "x.tar", [("c.pdb", TEXT), ("._c.pdb", b"\0\5\x16\7"), ("__MACOSX/._c.pdb", b"")])
     listing = find_structures(tmp_path)
     assert names(listing) == ["a", "c"] and reasons(listing) == {"a hidden file of macOS": 4}
 
 
 def test_a_folder_of_archives_and_a_single_file(tmp_path):
-    write_tar(tmp_path / "one.tar", [("a.pdb", TEXT)])
-    write_tar(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
-    (tmp_path / "c.pdb").write_bytes(TEXT)
+    write(tmp_path / "one.tar", [("a.pdb", TEXT)])
+    write(tmp_path / "two.tar", [("a.pdb", TEXT), ("b.pdb", TEXT)])
+    write(tmp_path, [("c.pdb", TEXT)])
     before = data_files(tmp_path)
-    with zipfile.ZipFile(tmp_path / "six.zip", "w") as archive:
-        archive.writestr("sub/d.pdb", TEXT)
+    write(tmp_path / "six.zip", [("sub/d.pdb", TEXT)])
     listing = find_structures(tmp_path)
     assert names(listing) == ["b", "c", "d", "one/a", "two/a"] and data_files(tmp_path).items() > before.items()
     assert listing.sources[2].read().protein.num_residues == 3
-    assert names(find_structures(tmp_path / "c.pdb")) == ["c"]
-    assert find_structures(tmp_path / "c.pdb").sources[0].read().protein.num_residues == 3
+    (alone,) = find_structures(tmp_path / "c.pdb").sources
+    assert alone.name == "c" and alone.read().protein.num_residues == 3
 
 
 def test_processes_that_read_a_zip_at_once_do_not_move_each_others_place(tmp_path):
     """Also if the process that they are forked from has read it before."""
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for i in range(100):
-            archive.writestr(f"{i}.pdb", b"REMARK %d\n" % i * 1000 + TEXT)
-    sources = find_structures(tmp_path / "a.zip").sources
+    members = [(f"{i}.pdb", b"REMARK %d\n" % i * 1000 + TEXT) for i in range(100)]
+    sources = find_structures(write(tmp_path / "a.zip", members)).sources
     sources[0].read()
     assert [str(x) for x in read_all(sources, 2) if isinstance(x, StructureError)] == []
 
 
 def test_damaged_archives_are_an_error_that_names_them(tmp_path):
-    whole = write_tar(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
+    whole = write(tmp_path / "x.tar", [("a.pdb", TEXT), ("b.pdb", TEXT), ("c.pdb", TEXT)]).read_bytes()
     path = tmp_path / "y.tar"
     second = 512 + 512  # the first member is a header and one block
     for data in (b"", b"not an archive" * 100, whole[: second + 700], whole[: second + 100], b"\x1f\x8b" + whole):
@@ -147,13 +150,8 @@ def test_a_packed_tar_is_read_like_a_plain_one(tmp_path, monkeypatch):
 def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer, older):
     """`tar -r` adds the new one at the end."""
     members = [("x.pdb", older), ("notes", b"1"), ("y.pdb", TEXT), ("notes", b"2"), ("x.pdb", newer)]
-    path = tmp_path / f"a{ending}"
-    if ending == ".zip":
-        with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "w") as archive:
-            for name, data in members:
-                archive.writestr(name, data)
-    else:
-        path.write_bytes(tar(members) if ending == ".tar" else gzip.compress(tar(members)))
+    with pytest.warns(UserWarning, match="Duplicate name") if ending == ".zip" else nullcontext():
+        path = write(tmp_path / f"a{ending}", members)
     listing = find_structures(path)
     assert names(listing) == ["x", "y"] and reasons(listing) == {
         "an older member of the same name": 2,
@@ -163,8 +161,8 @@ def test_of_a_member_that_is_there_twice_the_last_counts(tmp_path, ending, newer
 
 
 def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
-    for file in ("a.pdb1", "b.pdb1.gz", "b.cif", "z.tar.xz", "c.7z"):
-        (tmp_path / file).write_bytes(gzip.compress(TEXT) if file.endswith("gz") else TEXT)
+    files = "a.pdb1", "b.pdb1.gz", "b.cif", "z.tar.xz", "c.7z"
+    write(tmp_path, [(file, gzip.compress(TEXT) if file.endswith("gz") else TEXT) for file in files])
     listing = find_structures(tmp_path)
     assert names(listing) == ["a", "b"] and listing.sources[0].read().protein.num_residues == 3
     assert listing.sources[1].path.endswith("b.cif")
@@ -173,7 +171,7 @@ def test_biological_assemblies_and_packed_archives_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("kind", ["folder", "a.tar", "a.tar.gz", "a.zip"])
+@pytest.mark.parametrize("kind", ["data", "a.tar", "a.tar.gz", "a.zip"])
 def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, packed, kind):
     """p.pdb and p.CIF are one structure if atoms share a place. Otherwise each file's name means its own."""
     one, other = residue("GLY", 1) + residue("SER", 2), residue("VAL", 31)
@@ -183,18 +181,7 @@ def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, 
         "p.mmcif": as_mmcif(other), "no.pdb": as_pdb(one), "no.cif": "<html>",
     }  # fmt: skip
     members = [(f"{name}{end}", pack(text.encode())) for name, text in contents.items()]
-    path = tmp_path / kind
-    if kind == "folder":
-        path.mkdir()
-        for name, data in members:
-            (path / name).write_bytes(data)
-    elif kind == "a.zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, data in members:
-                archive.writestr(name, data)
-    else:
-        path.write_bytes(tar(members) if kind == "a.tar" else gzip.compress(tar(members)))
-    listing = find_structures(path)
+    listing = find_structures(write(tmp_path / kind, members))
     assert names(listing) == ["no", "p", f"p.CIF{end}", "same"]
     assert reasons(listing) == {"another file of the same structure": 3}
     types = [source.read().protein.residue_type.tolist() for source in listing.sources[1:3]]
@@ -205,14 +192,10 @@ def test_two_files_of_one_name_and_different_structures_are_both_read(tmp_path, 
 
 def test_files_without_an_ending_are_read_by_their_content(tmp_path):
     """As those of CATH and CASP: named alone, in a folder or archive where no file has an ending that is known."""
-    (tmp_path / "data").mkdir()
     contents = {"1oaiA00": TEXT, "T1024TS001_1": b"PFRMAT TS\nMODEL 1\n" + TEXT + b"TER\nEND\n", "README": b"ATOMS\n"}
     contents |= {"T1024.v2": gzip.compress(as_mmcif(residue("GLY", 1)).encode())}
-    for name, data in contents.items():
-        (tmp_path / "data" / name).write_bytes(data)
-    (tmp_path / "a.tar").write_bytes(tar(contents.items()))
-    for path in (tmp_path / "data", tmp_path / "a.tar"):
-        listing = find_structures(path)
+    for kind in ("data", "a.tar"):
+        listing = find_structures(write(tmp_path / kind, contents.items()))
         assert names(listing) == ["1oaiA00", "T1024.v2", "T1024TS001_1"]
         assert [source.read().protein.num_residues for source in listing.sources] == [3, 1, 3]
         assert reasons(listing) == {"not a structure file": 1}
@@ -223,10 +206,7 @@ def test_files_without_an_ending_are_read_by_their_content(tmp_path):
 
 
 def test_formats_that_are_not_read_are_named(tmp_path):
-    for file in ("a.mmtf", "b.MMTF.gz", "c.pdb.bz2", "d.cif.xz", "e.ent.zst", "f.txt.bz2", "g.pqr", "h.pdbqt"):
-        (tmp_path / file).write_bytes(b"")
-    found = {Path(file).name: reason for file, reason in find_structures(tmp_path).skipped}
-    assert found == {
+    expected = {
         "a.mmtf": "MMTF is not read, give PDB or mmCIF",
         "b.MMTF.gz": "MMTF is not read, give PDB or mmCIF",
         "c.pdb.bz2": "bz2 is not read, unpack it or take gzip",
@@ -236,6 +216,8 @@ def test_formats_that_are_not_read_are_named(tmp_path):
         "g.pqr": "PQR is left out, convert it to PDB",
         "h.pdbqt": "PDBQT is left out, take the PDB file it was made from",
     }
+    listing = find_structures(write(tmp_path, [(file, b"") for file in expected]))
+    assert {Path(file).name: reason for file, reason in listing.skipped} == expected
 
 
 def test_every_ending_has_its_row_in_the_page():
