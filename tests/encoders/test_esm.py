@@ -21,8 +21,6 @@ from siamdiff_min.encoders.esm import (
     RESIDUE_TOKEN,
     VOCABULARY,
     ESMGearNet,
-    Tokens,
-    tokenise,
 )
 from siamdiff_min.encoders.graph import RESIDUE_GRAPH
 from siamdiff_min.encoders.weights import load_esm
@@ -70,48 +68,25 @@ def test_vocabulary():
     assert (CLS, EOS, MASK, len(VOCABULARY)) == (0, 2, 32, 33)
 
 
-def by_hand(protein: Protein) -> list[tuple[list[int], list[int]]]:
-    """Token and position of every sequence, one residue after the other."""
-    chains, found = [], []
-    for r in range(protein.num_residues):
-        key = int(protein.residue_protein[r]), int(protein.chain[r])
-        if not chains or chains[-1][0] != key:
-            chains.append((key, []))
-        chains[-1][1].append(r)
-    for _, rows in chains:
-        number = -(-len(rows) // 1022)
-        for window in range(number):
-            part = [r for k, r in enumerate(rows) if k * number // len(rows) == window]
-            letters = [VOCABULARY.index(ONE_LETTER[int(protein.residue_type[r])]) for r in part]
-            token = [0, *(32 if protein.masked[r] else x for r, x in zip(part, letters)), 2]
-            place = [int(protein.residue_index[r] - protein.residue_index[part[0]]) + 1 for r in part]
-            found.append((token, [0, *place, place[-1] + 1]))
-    return found
+def tiny_esm() -> ESM2:
+    torch.manual_seed(0)
+    return ESM2(2, 24, 3).double().eval()
 
 
-def split(tokens: Tokens) -> list[tuple[list[int], list[int]]]:
-    sizes = [length for number, length in tokens.groups for _ in range(number)]
-    parts = (x.split(sizes) for x in (tokens.token, tokens.position))
-    return [(a.tolist(), b.tolist()) for a, b in zip(*parts)]
+def test_a_chain_that_is_too_long_for_esm_is_read_in_equal_parts():
+    """Of 1,023 residues at most 1,022 fit between the tokens of begin and end."""
+    net, protein = tiny_esm(), sequences(random_letters(1023, 0))
+    parts = [net(protein.crop(begin, size)) for begin, size in ((0, 512), (512, 511))]
+    assert relative_error(net(protein), torch.cat(parts).detach()) < 1e-6
+    fits = sequences(random_letters(1022, 0))
+    assert relative_error(net(fits)[:511], net(fits.crop(0, 511)).detach()) > 0.01
 
 
-@pytest.mark.parametrize("case", ["chains", "long", "gaps"])
-def test_tokens_one_residue_after_the_other(case):
-    if case == "chains":  # two proteins with two chains each, of which two are equally long, and one with one
-        letters = [random_letters(n, n) for n in (7, 3, 12, 7, 1)]
-        protein = sequences(*letters, chain=[0, 0, 1, 1, 2], masked=[[0, 6], [], [3], [], [0]])
-        assert sorted(length for _, length in tokenise(protein).groups) == [3, 5, 9, 14]
-    elif case == "long":
-        protein = sequences(*(random_letters(n, n) for n in (1022, 2500, 1023)))
-        assert tokenise(protein).groups == [(1, 513), (1, 514), (2, 835), (1, 836), (1, 1024)]
-    else:
-        protein = sequences(random_letters(20, 0), random_letters(9, 1))
-        protein = protein.select_residues(torch.rand(29, generator=generator(2)) > 0.3)
-        assert (protein.residue_index.diff() > 1).any()
-    tokens, expected = tokenise(protein), by_hand(protein)
-    assert split(tokens) == sorted(expected, key=lambda sequence: len(sequence[0]))
-    letters = torch.tensor(RESIDUE_TOKEN)[protein.residue_type].masked_fill(protein.masked, MASK)
-    assert torch.equal(tokens.token[tokens.of_residue], letters)
+def test_a_gap_in_the_sequence_moves_the_positions():
+    net, letters = tiny_esm(), random_letters(20, 0)
+    keep = (torch.arange(20) < 8) | (torch.arange(20) > 12)
+    x = net(sequences(letters).select_residues(keep))
+    assert relative_error(x, net(sequences(letters[:8] + letters[13:])).detach()) > 0.01
 
 
 def test_golden_network():
@@ -185,8 +160,6 @@ def test_residues_left_out_are_as_padding(published):
     x = net(sequences(letters, masked=[[5, 30]]).select_residues(keep))
     holes = "".join(x if k else " " for x, k in zip(letters, keep.tolist()))
     assert relative_error(x, run_published(network, [holes], [[5, 30]])[0]) < 1e-5
-    closed = net(sequences(holes.replace(" ", "")))
-    assert relative_error(x, closed.detach()) > 0.01
 
 
 HUGGING_FACE = {  # a layer there -> the same layer in fair-esm
@@ -214,25 +187,25 @@ def test_files_of_hugging_face(tmp_path, prefix, scale):
         for i, (their, ours) in itertools.product(range(2), HUGGING_FACE.items()):
             theirs[f"{prefix}encoder.layer.{i}.{their}.{x}"] = state[f"layers.{i}.{ours}.{x}"]
     assert len(theirs) == len(state)
-    relics = {"embeddings.position_ids": torch.zeros(1, 9), "embeddings.position_embeddings.weight": torch.ones(9, 24)}
-    rotary = {f"{prefix}encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": torch.ones(4) for i in (0, 1)}
-    heads = {f"{prefix}contact_head.regression.weight": torch.ones(1, 6), "lm_head.dense.weight": torch.ones(24, 24)}
-    heads |= {f"{prefix}pooler.dense.{x}": torch.ones(24, 24) for x in ("weight", "bias")}
+    position = f"{prefix}embeddings.position_embeddings.weight"
+    beside = ["encoder.layer.0.attention.self.rotary_embeddings.inv_freq", "contact_head.regression.weight"]
+    beside = [prefix + name for name in (*beside, "embeddings.position_ids", "pooler.dense.bias")]
+    more = {name: torch.ones(9) for name in (*beside, "lm_head.dense.weight")} | {position: torch.ones(9, 24)}
     if scale == "gamma":
         older = {"weight": "gamma", "bias": "beta"}
-        theirs = {re.sub(r"(?<=LayerNorm\.)\w+$", lambda x: older[x[0]], name): x for name, x in theirs.items()}
-        theirs = {re.sub(r"(?<=norm_after\.)\w+$", lambda x: older[x[0]], name): x for name, x in theirs.items()}
-    relics = {prefix + name: x for name, x in relics.items()}
-    torch.save(theirs | relics | rotary | heads, tmp_path / "pytorch_model.bin")
+        norm = r"((?:LayerNorm|norm_after)\.)(\w+)$"
+        theirs = {re.sub(norm, lambda x: x[1] + older[x[2]], name): x for name, x in theirs.items()}
     files = [tmp_path / "pytorch_model.bin"]
+    torch.save(theirs | more, files[0])
     if importlib.util.find_spec("safetensors"):
         files.append(tmp_path / "model.safetensors")
-        importlib.import_module("safetensors.torch").save_file(theirs | relics | rotary | heads, files[1])
+        importlib.import_module("safetensors.torch").save_file(theirs | more, files[1])
     for file in files:
         net = ESM2(2, 24, 3)
         assert f"({len(state)} tensors)" in load_esm(net, str(file))
         assert all(torch.equal(x, state[name]) for name, x in net.state_dict().items())
-    torch.save(theirs | relics, tmp_path / "esm1.bin")  # ESM-1 adds a table of positions to its tokens
+    # ESM-1 adds a table of positions to its tokens.
+    torch.save(theirs | {position: more[position]}, tmp_path / "esm1.bin")
     with pytest.raises(CheckpointError, match="do not fit"):
         load_esm(ESM2(2, 24, 3), str(tmp_path / "esm1.bin"))
 
@@ -263,9 +236,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
 
 
 def test_chains_do_not_see_each_other():
-    torch.manual_seed(0)
-    net = ESM2(2, 16, 2).double().eval()
-    protein = real_protein("2BEG").alpha_carbons()
+    net, protein = tiny_esm(), real_protein("2BEG").alpha_carbons()
     other = torch.where(protein.chain == 1, (protein.residue_type + 1) % 20, protein.residue_type)
     changed = (net(protein) - net(replace(protein, residue_type=other))).abs().amax(1) > 1e-12
     assert torch.equal(changed, protein.chain == 1)
@@ -289,8 +260,6 @@ def test_sizes_of_the_builder():
     edges = ENCODERS["esm-gearnet-edge"]("residue", "tiny").gearnet.edge_layers
     assert [layer.self_loop.in_features for layer in edges] == [59, 64, 32, 32]
     assert ENCODERS["esm-gearnet"]("residue", "tiny", "official").builder.conventions == OFFICIAL
-    with pytest.raises(ValueError, match=r"esm-gearnet exists at residue level only .* not at atom level"):
-        ENCODERS["esm-gearnet"]("atom")
 
 
 @pytest.mark.parametrize("name", ["esm-gearnet", "esm-gearnet-edge"])
