@@ -1,6 +1,5 @@
 """Every task learns four samples by heart, reads what it should, is scored the same on any number of ranks."""
 
-import copy
 import inspect
 import itertools
 import math
@@ -114,18 +113,6 @@ def test_global_rho_is_over_all_models_and_mean_rho_over_those_of_each_protein()
     score, target = np.array([3.0, 4.0, 1.0, 2.0]), np.array([0.1, 0.2, 0.8, 0.9])
     found = make("psr", "atom").metrics(score, target, ["a", "a", "b", "b"])
     assert found == {"global_spearman": pytest.approx(-0.6), "mean_spearman": pytest.approx(1)}
-
-
-def test_a_frozen_encoder_stays_as_it_is(tmp_path):
-    batch, model = batch_of(dataset("psr", tmp_path)), make("psr", "atom")
-    model.encoder.requires_grad_(False)
-    before = copy.deepcopy(model.state_dict())
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    model(batch)[0].backward()
-    optimizer.step()
-    changed = {name.split(".")[0] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed == {"head"}
 
 
 def test_psr_is_standardised_by_the_training_targets(tmp_path):
@@ -257,20 +244,6 @@ def test_the_official_fmax_is_too_high_where_scores_are_equal():
     assert distinct == pytest.approx(GOLDEN["ml_ec_like/f1_max_bruteforce"], rel=1e-6)
 
 
-@pytest.mark.parametrize("case", golden("bin_") + golden("ml_"))
-def test_golden_areas(case):
-    """Of distinct scores; the official code orders equal scores by chance."""
-    score = GOLDEN[f"{case}/pred"]
-    target = GOLDEN[f"{case}/target"]
-    suffix = "@micro" if case.startswith("ml_") else ""
-    if len(np.unique(target)) < 2:
-        assert math.isnan(auroc(score, target)) and math.isnan(auprc(score, target))
-        return
-    if len(np.unique(score)) == score.size:
-        assert auroc(score, target) == pytest.approx(float(GOLDEN[f"{case}/auroc{suffix}"]), abs=2e-6)
-        assert auprc(score, target) == pytest.approx(float(GOLDEN[f"{case}/auprc{suffix}"]), abs=2e-6)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_areas_are_those_of_scikit_learn(seed):
     """To the last bit; with equal scores, of one output and of several."""
@@ -280,13 +253,6 @@ def test_areas_are_those_of_scikit_learn(seed):
     target = random.permutation(np.arange(score.size) % 3 == 0).reshape(shape)
     assert auroc(score, target) == roc_auc_score(target.ravel(), score.ravel())
     assert auprc(score, target) == average_precision_score(target.ravel(), score.ravel())
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_spearman_shares_the_rank_of_equal_values(seed):
-    random = np.random.default_rng(seed)
-    score, target = random.integers(0, 7, 30) / 7, random.integers(0, 4, 30)
-    assert spearman(score, target) == pytest.approx(spearmanr(score, target).statistic, abs=1e-12)
 
 
 def test_mean_spearman_is_over_groups_of_any_size():
