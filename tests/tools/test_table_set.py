@@ -146,11 +146,12 @@ def test_structures_that_cannot_be_read_are_counted(folder):
 
 
 def test_all_faults_of_names_are_named_at_once(folder):
-    lines = [("p0", 1, "train"), ("p0.pdb", 2, "train"), ("q", 3, "train"), ("2-Mar", 4, "train")]
+    lines = [("p0", 1, "train"), ("p0.pdb", 2, "train"), ("q", "x", "train"), ("2-Mar", 4, "train")]
     with pytest.raises(StructureError) as found:
         table_set(write(folder, *lines), folder / "data")
     said = str(found.value)
     for fault in (
+        "row 4: 'x' is no value",
         "row 3 is of p0, like row 2",
         "(2 of 3: 2-Mar, q;",
         "2-Mar looks like",

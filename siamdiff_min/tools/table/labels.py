@@ -92,6 +92,7 @@ def read_table(
     value_column: Sequence[str] | None = None,
     missing: Sequence[str] | None = None,
     keep_repeats: bool = False,
+    faults: Faults | None = None,
 ) -> Table:
     """Read and check a table of labels.
 
@@ -103,11 +104,13 @@ def read_table(
         missing: words for a value that was not measured, beside NOT_MEASURED.
         keep_repeats: a row for each measurement, in place of the mean over those of one structure or residue; the
             caller looks for odd values.
+        faults: takes the faults, for a caller who looks for more and then raises all.
 
     Raises StructureError, which names the rows: all faults, the first three of each kind.
     """
     rows = read_spreadsheet(path)
-    faults = Faults(path)
+    only_ours = faults is None
+    faults = faults or Faults(path)
     with structure_errors(path, "malformed table"):
         # Which columns hold names and values?
         titles, lines = _by_title(rows, faults)
@@ -153,7 +156,8 @@ def read_table(
             labelled += _row(number, lines[number], used, value, faults)
         if not keep_repeats:
             labelled = _merge_repeats(labelled, unread, kind, faults)
-        faults.check()
+        if only_ours or not labelled:
+            faults.check()
     options: dict = {"column": ", ".join(columns)} if value_column else {}
     if len(columns) > 1:
         options["properties"] = columns
@@ -176,7 +180,7 @@ def _by_title(rows: Mapping[int, Sequence[str]], faults: Faults) -> tuple[Sequen
 
 
 def _row(number: int, line: Mapping[str, str], used: Mapping[str, str], value, faults: Faults) -> list[Row]:
-    """A row with its label, if there are no faults."""
+    """A row with its label; none if it does not say what it is of."""
     cell = defaultdict(str, {key: line[title] for key, title in used.items()})
     place = cell["number"].removesuffix(".0")  # as pandas writes whole numbers beside a gap
     residue = cell["residue"].upper()
@@ -191,9 +195,9 @@ def _row(number: int, line: Mapping[str, str], used: Mapping[str, str], value, f
     for reason, applies in wrong.items():
         if applies:
             faults.add(reason, f"row {number} is {reason}: {[*line.values()]!r}")
-    if any(wrong.values()):
+    if wrong["without a name"] or wrong["without a residue number"]:
         return []
-    return [Row(number, cell["name"], cell["chain"], place, letter, SPLIT_OF[split], value, cell["family"])]
+    return [Row(number, cell["name"], cell["chain"], place, letter, SPLIT_OF.get(split, ""), value, cell["family"])]
 
 
 def _merge_repeats(rows: Sequence[Row], unread: Sequence[str], kind: str, faults: Faults) -> list[Row]:

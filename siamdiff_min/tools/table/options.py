@@ -9,6 +9,7 @@ from ...files import ConfigError, StructureError
 from ...names import Choices
 from ...training import config as options
 from ...training.config import FINETUNE, FREE, PREDICTED, SWITCH, at_least, filled, flag, model_in, replace, row
+from .faults import Faults
 from .labels import read_table
 from .values import CLASSES
 
@@ -62,8 +63,11 @@ def table_options(argv: Sequence[str] | None = None, world: int | None = None) -
         columns = known.get("properties") or ([column] if column else None)
         config = filled(config, {"kind": known.get("kind"), "value_column": columns})
     elif config.labels:
-        table = read_table(config.labels, config.kind, **columns_of(config))
-        if table.kind in CLASSES and len(table.classes) < 2:
+        faults = Faults(config.labels)
+        table = read_table(config.labels, config.kind, faults=faults, **columns_of(config))
+        if not Path(config.data).exists():
+            faults.check()  # else they are told with those of the names
+        if not faults.found and table.kind in CLASSES and len(table.classes) < 2:
             raise StructureError(config.labels, "malformed table", f"one class only: {', '.join(table.classes)}")
     settled = options.tuned(config, world)
     if config.out is None:

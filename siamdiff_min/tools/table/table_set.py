@@ -33,12 +33,12 @@ def table_set(
 
     Raises StructureError: the table is malformed, or its names do not match the structures in `data`.
     """
-    table = read_table(path, kind, **columns)
+    faults = Faults(path)
+    table = read_table(path, kind, faults=faults, **columns)
     residues = bool(table.rows[0].place)
     store = finished_store(Path(data))
     sources = [] if store else find_structures(data).sources
     there = _names_in(store) if store else {source.name for source in sources}
-    faults = Faults(path)
     labels = _by_name(table.rows, residues, there, _by_file(sources), faults)
 
     # Do the names meet structures? Those of a table with chains may be files, of which each chain is read.

@@ -89,11 +89,11 @@ def read_values(
         for number, text in texts.items():
             with faults.of("value"):
                 known[number] = _value(number, text, kind)
+        for number in texts:  # a faulty row has a name all the same
+            values.setdefault(number, [math.nan] * len(cells))[i] = known.get(number, math.nan)
         if not known:
             faults.add("column", f"column {title} has no value")
             continue
-        for number, value in known.items():
-            values.setdefault(number, [math.nan] * len(cells))[i] = value
 
         # In words, with what may not be meant.
         in_words, notes = _classes_in_words(known) if kind in CLASSES else _numbers_in_words(texts, known, kind, faults)
