@@ -288,10 +288,11 @@ POSITIONS = Positions([[4], [5], [6], [9]], KEYS, "AGLV", {"A": "A", "B": "B"})
     [("A52G", "A:A52G"), ("A:A52G", "A:A52G"), ("B:V52W", "B:V52W"), ("G52aK", "A:G52aK"), ("L-3P", "A:L-3P")]
     + [(f"A52G{sign}L-3P", "A:A52G/A:L-3P") for sign in ("/", ":", "+", ",", ";", " ", " / ", ", ", "_", "-")]
     + [(text, "A:A52G/A:L-3P") for text in ("L-3P/A52G", "Ala52Gly-Leu-3Pro", "p.[Ala52Gly;Leu-3Pro]")]
+    + [(text, "A:A52G/A:L-3P") for text in ("p.Ala52Gly;p.Leu-3Pro", "NP_1.1:p.[Ala52Gly];[Leu-3Pro]")]
     + [("G52AK", "A:G52aK"), ("g52ak", "A:G52aK"), ("B:Val52Trp", "B:V52W")]
     + [(text, "A:A52G") for text in ("a52g", "Ala52Gly", "p.Ala52Gly", "NP_1.1:p.(Ala52Gly)", "p.[Ala52Gly;Leu-3=]")]
     + [(text, "WT") for text in ("WT", "wild_type", "A52A", "_wt", "_sy", "p.=", "p.(=)", "NP_1.1:p.Ala52=", "A52=")]
-    + [("p.Ala52_Leu53=", "WT")],
+    + [("p.Ala52_Leu-3=", "WT"), ("p.Ala52%3D", "WT")],
 )
 def test_mutations_are_read_as_people_write_them(text, mutant):
     assert POSITIONS.name(*POSITIONS.read([text])) == mutant
@@ -302,6 +303,7 @@ def test_mutations_are_read_as_people_write_them(text, mutant):
     [
         (["A53G", "A52G", "A52"], r"2 mutations do not fit the structure: A53G \(no such residue\), A52 \(is no mut"),
         (["C52G"], r"C52G \(the structure has A\)$"),
+        (["p.Trp52=", "A53="], r"Trp52= \(the structure has A\), A53= \(no such residue\)$"),
         (["C:A52G"], r"C:A52G \(chain C is not among those of --chain\)"),
         (["A52G/A52K"], r"A52K \(a second mutation there in A52G/A52K\)"),
         (["A52G", "G52aK", "L-3P", "A52"], r"structure: A52 \(is no mutation like A52G\)$"),  # no shift would help
@@ -339,8 +341,9 @@ def test_a_table_of_mavedb_is_read(kept, few_tables, tmp_path, capsys):
         ("an insertion", ["A52_L53insGG", "A52dup", "A52delinsGG", "insA5", "delinsA5"]),
         ("of an effect that is not known", ["p.?", "NP_1.1:p.Met1?", "NA"]),
         ("a frame shift", ["A52Gfs*3", "Ala52fs"]),
-        ("in a gap of the structure", ["A20G", "A52G/A20G"]),
-        ("", ["A52G", "A53G", "C52G", "WT", "Ala52Gly"]),
+        ("of no amino acid of the twenty", ["p.Ala52Xaa", "NP_1.1:p.Ala52Sec", "A52X", "A:A52x", "A52G/L-3U"]),
+        ("in a gap of the structure", ["A20G", "A52G/A20G", "A20="]),
+        ("", ["A52G", "A53G", "C52G", "WT", "Ala52Gly", "A52xG", "p.Ala52%3D"]),
     ],
 )
 def test_what_is_no_substitution_is_told_by_kind(kind, texts):

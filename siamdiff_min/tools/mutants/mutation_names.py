@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -16,13 +17,14 @@ from .mutation_model import Mutant, Mutation
 
 # Chain, type in one letter or three, number, insertion code, new type.
 TYPE = rf"({'|'.join(RESIDUES)}|[{ONE_LETTER}])"
-MUTATION = re.compile(rf"(?:(\w+):)?{TYPE}(-?\d+)([A-Z]?){TYPE}", re.IGNORECASE)
+MUTATION = re.compile(rf"(?:(\w+):)?{TYPE}(-?\d+)([A-Z]?)(?:{TYPE}|=)", re.IGNORECASE)
 LETTERS = dict(zip(RESIDUES, ONE_LETTER))
 # Between mutations. A:A52G is a mutation of chain A, A52G:L60V are two; T2E-Y3A are two, L-3P is one of residue -3.
 BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}-?\d)")
-PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; it may have brackets too
+PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; then brackets mean nothing
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "wild_type", "_wt"}
-SYNONYMOUS = re.compile(r"=|_sy|([A-Z]{1,3}-?\d+_)?[A-Z]{1,3}-?\d+=", re.IGNORECASE)  # the protein is the wild type's
+SYNONYMOUS = {"=", "_sy"}  # the protein is the wild type's
+SAME_RANGE = re.compile(r"([A-Z]{1,3}-?\d+)_([A-Z]{1,3}-?\d+=)", re.IGNORECASE)  # Glu2_Pro3=
 WITH_CHAIN = re.compile(r"^([A-Z])(\w)(-?\d+[A-Z])$", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
 NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by habit
     "a frame shift": re.compile(r"\dfs|\d[A-Z]{1,3}fs", re.IGNORECASE),
@@ -30,6 +32,9 @@ NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by hab
     "a deletion": re.compile(r"\d\)?(del|Δ)|^(p\.)?(del|Δ)[A-Z]", re.IGNORECASE),
     "an extension": re.compile(r"\dext|(^|\W)(ter|\*)\d", re.IGNORECASE),
     "a stop codon": re.compile(r"\d(\*|ter|stop)", re.IGNORECASE),
+    "of no amino acid of the twenty": re.compile(
+        r"\d(xaa|sec|pyl|asx|glx|xle|[xuobzj])(?![A-Z])|(^|[^A-Z])(xaa|sec|pyl|asx|glx|xle)-?\d", re.IGNORECASE
+    ),
     "of an effect that is not known": re.compile(r"^(.*p\.)?(\?|0|na)$|\?\)?$", re.IGNORECASE),
 }
 RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
@@ -162,7 +167,7 @@ class Positions:
     def left_out(self, text: str, shift: int = 0) -> str:
         """Why a text is no substitution of the structure that could be learned from, in words; "" if it may be one."""
         for kind, pattern in NO_SUBSTITUTION.items():
-            if pattern.search(text):
+            if pattern.search(unquote(text)):
                 return kind
         for word in filter(None, map(parse, words_of(text))):
             chain, number, _ = self.key_of(word, shift)
@@ -198,12 +203,12 @@ def are_copies(one: Mapping, two: Mapping) -> bool:
 
 def words_of(text: str) -> list[str]:
     """The mutations in a text, none of the wild type."""
-    text = text.strip()
-    if PREFIX.match(text):
-        text = PREFIX.sub("", text, count=1).strip("[]()")
+    text = unquote(text).strip()  # p.Glu2%3D of a web page
+    if PREFIX.search(text):
+        text = re.sub(r"[\[\]()]", "", PREFIX.sub("", text))
     if text.lower() in WILD_TYPE:
         return []
-    return [word for word in BETWEEN.split(text) if not SYNONYMOUS.fullmatch(word)]
+    return [word for word in BETWEEN.split(SAME_RANGE.sub(r"\1=;\2", text)) if word.lower() not in SYNONYMOUS]
 
 
 def no_mutation(word: str, text: str) -> str:
@@ -227,7 +232,7 @@ def parse(word: str) -> Word | None:
     if not match:
         return None
     chain, own, number, code, new = match.groups()
-    own, new = (LETTERS.get(name.upper(), name.upper()) for name in (own, new))
+    own, new = (LETTERS.get(name.upper(), name.upper()) for name in (own, new or own))  # A52= is A52A
     return Word(chain or "", own, int(number), code, new)
 
 
