@@ -29,6 +29,18 @@ def schedules_of(preset: str) -> dict[int, Schedule]:
     return SCHEDULES[preset]
 
 
+def trained_noise(method: str, preset: str, ablation: str = "none") -> dict[int, Schedule]:
+    """The schedule of every stage that a method trains on, as its ablation changes it."""
+    schedules = schedules_of(preset)
+    if method == "torsional":  # every t, and one loss
+        steps = schedules[1].steps
+        return {1: replace(schedules[1], t_range=(1, steps), weight_structure=1.0, weight_sequence=0.0)}
+    changes = ABLATIONS[ablation]
+    if "t" in changes:
+        schedules = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
+    return {stage: schedule.ablated(**changes) for stage, schedule in schedules.items()}
+
+
 def build_siamdiff(
     encoder: Encoder,
     level: str,
@@ -46,14 +58,10 @@ def build_siamdiff(
             raise ConfigError(f"--ablation {ablation} is for siamdiff at atom level: only there side chains may clash")
         conventions = replace(conventions, clash_check=False)
     simulated = {"atom": TorsionalConformer(conventions=conventions), "residue": GaussianConformer()}[level]
-    schedules = schedules_of(preset)
-    changes = ABLATIONS[ablation]
+    stages = trained_noise("siamdiff", preset, ablation)
     held_out = None
-    trained = schedules
-    if "t" in changes:
-        trained = dict.fromkeys(schedules, schedules[1])  # one t of one schedule in both stages
-        held_out = schedules  # all of it, as of the whole method: so that losses can be compared
-    stages = {stage: schedule.ablated(**changes) for stage, schedule in trained.items()}
+    if "t" in ABLATIONS[ablation]:
+        held_out = schedules_of(preset)  # all of it, as of the whole method: so that losses can be compared
     return SiamDiff(encoder, simulated if siamese else None, stages, conventions, head_dim, held_out)
 
 
@@ -90,8 +98,7 @@ def build_torsional(encoder: Encoder, level: str, preset: str = "paper") -> Tors
     """Torsional diffusion of side chains (App. G), at every t of the schedule of DiffPreT."""
     if level != "atom":
         raise ConfigError("torsional diffusion exists at atom level only: CA atoms alone have no side-chain torsions")
-    schedule = schedules_of(preset)[1]
-    return TorsionalDiffusion(encoder, replace(schedule, t_range=(1, schedule.steps)))
+    return TorsionalDiffusion(encoder, trained_noise("torsional", preset)[1])
 
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {  # (encoder, level, preset) -> objective; the first two take options

@@ -128,14 +128,14 @@ def differences(config: Namespace) -> list[Difference]:
             found.append(Difference(field.name, paper, official, str(field.metadata["row"])))
 
     # What is not a field of the conventions.
-    if "method" in config and subject in STAGED:
-        from ..pretraining import SCHEDULES  # loads torch
+    if "method" in config and subject in (*STAGED, "torsional"):
+        from ..pretraining import trained_noise  # loads torch
 
         if config.epochs in EPOCHS.values():
             found.append(Difference("epochs", EPOCHS["paper"], EPOCHS["official"], "2"))
-        for stage in (1, 2):
-            noise = {preset: str(SCHEDULES[preset][stage]) for preset in ("paper", "official")}
-            found.append(Difference(f"noise of stage {stage}", noise["paper"], noise["official"], "1, 2, 11"))
+        paper, official = (trained_noise(subject, preset, config.ablation) for preset in ("paper", "official"))
+        for stage, noise in paper.items():
+            found.append(Difference(f"noise of stage {stage}", str(noise), str(official[stage]), "1, 2, 11"))
     if "task" in config and subject in OFFICIAL_EPOCHS:
         paper = [TABLE_6[subject][config.level].epochs]
         official = OFFICIAL_EPOCHS[subject]["epochs"]

@@ -361,7 +361,7 @@ def test_a_variant_with_the_row_of_its_parent_is_trained_as_it(monkeypatch, size
         ("", "3 8 9 10 12 15 16 17 18 19 2 1,2,11 1,2,11"),
         ("--level residue --size tiny", "3 8 15 16 19 1,2,11 1,2,11"),  # the size decides on epochs
         ("--method diffpret --epochs 3", "3 8 9 10 15 16 19 1,2,11 1,2,11"),
-        ("--method torsional", "15 16 17 18 19"),
+        ("--method torsional", "15 16 17 18 19 1,2,11"),
         ("--method multiview --encoder gvp", "15 16 28 31"),  # no crop of its own
         ("--method residue-type+angle --level residue", "3 8 15 16 19 26"),
     ],
@@ -375,6 +375,21 @@ def test_a_run_says_what_its_preset_decides(line, rows):
         if hasattr(CONVENTIONS["paper"], x.field):
             assert (x.paper, x.released_code) == tuple(getattr(record, x.field) for record in CONVENTIONS.values())
         assert x.paper != x.released_code and f"{x.field:21}  {x.paper!s:44}  {x.released_code!s}" in printed(config)
+
+
+@pytest.mark.parametrize(
+    "line, noise",
+    [
+        ("", ["t 10..100", "t 1..9"]),
+        ("--ablation small-noise", ["t 1..1", "t 1..1"]),
+        ("--ablation no-sequence", ["weights 1, 0", "weights 1, 0"]),
+        ("--method torsional", ["t 1..100"]),
+    ],
+)
+def test_a_run_says_which_noise_it_trains_on(line, noise):
+    """That of its ablation, not that of the whole method."""
+    told = [x.paper for x in differences(pretrain(line)) if x.field.startswith("noise")]
+    assert len(told) == len(noise) and all(part in of_stage for part, of_stage in zip(noise, told))
 
 
 def test_a_task_says_what_its_preset_decides():
