@@ -322,4 +322,4 @@ def folder(config: Namespace, labels: str = "") -> str:
 def printed(config: Namespace) -> str:
     """The options, one per line, and what the preset decides of them."""
     options = "\n".join(f"{name:18}  {value}" for name, value in vars(config).items())
-    return f"{options}\n\n{table_of(differences(config))}"
+    return f"{options}\n\n{table_of(differences(config), config.preset)}"

@@ -146,7 +146,8 @@ def differences(config: Namespace) -> list[Difference]:
     return found
 
 
-def table_of(differences: list[Difference]) -> str:
-    """Differences as lines of a table."""
-    rows = [Difference("by --preset", "paper", "official", "row of docs/differences.md"), *differences]
-    return "\n".join(f"{x.field:21}  {x.paper!s:44}  {x.released_code!s:46}  {x.row}" for x in rows)
+def table_of(differences: list[Difference], preset: str) -> str:
+    """Differences as lines of a table; the column of the run's `preset` says so, unless it is a plugin's."""
+    paper, official = (f"{name} (this run)" if name == preset else name for name in ("paper", "official"))
+    rows = [Difference("by --preset", paper, official, "row of docs/differences.md"), *differences]
+    return "\n".join(f"{x.field:21}  {x.paper!s:47}  {x.released_code!s:50}  {x.row}" for x in rows)

@@ -115,7 +115,9 @@ def test_the_options_that_are_not_the_default(tmp_path):
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     describe(tmp_path, config)
     page = report.write_page([tmp_path]).read_text()
-    assert "What --preset decides for" in page and "<td>noise of stage 1<td>" in page
+    assert (
+        ", of preset paper</h2>" in page and "What --preset decides for" in page and "<td>noise of stage 1<td>" in page
+    )
     assert "<td>method<td>diffpret" in page and "<td>lr<td>0.5<" in page
     shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
     shown |= {"max_length", "num_workers", "out", "valid_every"}

@@ -374,7 +374,13 @@ def test_a_run_says_what_its_preset_decides(line, rows):
     for x in found:
         if hasattr(CONVENTIONS["paper"], x.field):
             assert (x.paper, x.released_code) == tuple(getattr(record, x.field) for record in CONVENTIONS.values())
-        assert x.paper != x.released_code and f"{x.field:21}  {x.paper!s:44}  {x.released_code!s}" in printed(config)
+        assert x.paper != x.released_code and f"{x.field:21}  {x.paper!s:47}  {x.released_code!s}" in printed(config)
+
+
+def test_what_a_preset_decides_names_the_one_of_the_run():
+    for preset in ("paper", "official"):
+        assert f"  {preset} (this run)  " in printed(pretrain(f"--preset {preset}"))
+        assert printed(pretrain(f"--preset {preset}")).count("this run") == 1
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def tables_of(runs: Sequence[RunFolder]) -> str:
         rows = [[*row.values()] for row in run.made.get(BY_PRESET, ())]
         if rows:
             titles = ["", "paper", "released code", "row of docs/differences.md"]
-            found[f"What --preset decides for {run.name}"] = [titles, *rows]
+            found[f"What --preset decides for {run.name}, of preset {run.config['preset']}"] = [titles, *rows]
     if any(run.made for run in runs):
         found["How it was made"] = origins_of(runs)
     html = [as_html(title, rows) for title, rows in found.items()]
