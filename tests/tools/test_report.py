@@ -115,9 +115,8 @@ def test_the_options_that_are_not_the_default(tmp_path):
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     describe(tmp_path, config)
     page = report.write_page([tmp_path]).read_text()
-    assert (
-        ", of preset paper</h2>" in page and "What --preset decides for" in page and "<td>noise of stage 1<td>" in page
-    )
+    assert "What --preset decides for" in page and ", of preset paper</h2>" in page
+    assert "<td>noise of stage 1<td>" in page
     assert "<td>method<td>diffpret" in page and "<td>lr<td>0.5<" in page
     shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
     shown |= {"max_length", "num_workers", "out", "valid_every"}
@@ -134,6 +133,14 @@ def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
     assert "not finished" not in report.write_page([tmp_path]).read_text()
     describe(tmp_path, pretrain_options(["--method", "diffpret", "--epochs", "8", "9"]))  # it goes on with more
     assert "not finished: 16 of 17 epochs" in report.write_page([tmp_path]).read_text()
+
+
+def test_a_run_that_was_stopped_in_its_first_epoch_has_done_a_part_of_it(tmp_path):
+    config = pretrain_options(["--epochs", "8"])
+    write_lines(tmp_path, [{"step": 4, "epoch": 0, "split": "train", "loss": 1.0}])
+    about = {"options": vars(config), "data": {"samples": 16 * config.global_batch_size}}
+    (tmp_path / "options.json").write_text(json.dumps(about))
+    assert "not finished: 0.25 of 16 epochs" in report.write_page([tmp_path]).read_text()
 
 
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------

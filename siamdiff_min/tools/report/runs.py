@@ -233,9 +233,12 @@ def read_lines(path: Path) -> list[dict]:
     """The lines of a metrics.jsonl; `epochs` is the number that is done. The last line may be only half there."""
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
-    # The last line of the first epoch tells how long each is.
-    steps = [line["step"] for line in lines if line["epoch"] == lines[0]["epoch"]]
-    per_epoch = max(steps, default=1)
+    # How many steps an epoch has: by options.json, or else as the last line of the first epoch tells.
+    about = read_json(path.parent / "options.json")
+    if about.get("data"):
+        per_epoch = max(1, about["data"]["samples"] // about["options"]["global_batch_size"])
+    else:
+        per_epoch = max((line["step"] for line in lines if line["epoch"] == lines[0]["epoch"]), default=1)
     return [{**line, "epochs": line["step"] / per_epoch} for line in lines]
 
 
