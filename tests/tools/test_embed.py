@@ -519,14 +519,14 @@ def test_what_is_skipped_is_named(weights, tmp_path, files, capsys):
     folder = tmp_path / "data"
     folder.mkdir()
     shutil.copy(files[0], folder / "good.pdb.gz")
-    unread = ["a.txt", "b.txt", "c.txt", "d.txt", "x.mmtf", "y.pdb.bz2"]
+    unread = ["1abcA00", "a.txt", "b.txt", "c.txt", "x.mmtf", "y.pdb.bz2"]
     for name in unread:
         (folder / name).write_text("")
     (tmp_path / "empty").mkdir()
     found = embedded(tmp_path / "e.npz", folder, tmp_path / "empty", "--checkpoint", weights, status=1)
     said = capsys.readouterr().err
     assert f"skipped: {tmp_path / 'empty'}: no structure in it" in said
-    assert "skipped: not a structure file 4 (a.txt, b.txt, c.txt, ...)\n" in said
+    assert "skipped: not a structure file 4 (1abcA00, a.txt, b.txt, ...); without an ending they are read " in said
     assert "skipped: MMTF is not read, give PDB or mmCIF 1 (x.mmtf)\n" in said
     assert [*map(os.path.basename, found["skipped"])] == unread
     assert found["skipped_reason"][-1] == "bz2 is not read, unpack it or take gzip"

@@ -118,6 +118,8 @@ TOLD = {  # a table, options, its values in words, what else is said
     "whole numbers": ("name,value\na,1\nb,1.0\nc,1.2", {}, "1 to 1.2", []),
     "classes in another case": ("name,value\na,No\nb,yes\nc,no\nd,no", {}, "3 classes: no 2, No 1, yes 1", [
         "No, no are different classes: are they meant to be?"]),
+    "classes with semicolons": ("name,value\na,x;y\nb,x\nc,y|z\nd,x", {}, "3 classes: x 2, x;y 1, y|z 1", [
+        "x;y, y|z: one class each, as commas alone part several (--kind labels)"]),
     "bounds": ("name,value\na,>100\nb,3\nc,<0.5\nd,≤ 2\ne,-1.5", {}, "-1.5 to 100", [
         "3 bounds (>100, <0.5, ≤ 2) are read as the number behind the sign"]),
 }  # fmt: skip

@@ -227,7 +227,12 @@ def count_reasons(skipped: Sequence[tuple[str, str]]) -> list[str]:
     names_of = {}
     for file, reason in skipped:
         names_of.setdefault(reason, []).append(os.path.basename(file))
-    return [f"{reason} {len(names)} ({first_three(names)})" for reason, names in sorted(names_of.items())]
+    lines = []
+    for reason, names in sorted(names_of.items()):
+        lines.append(f"{reason} {len(names)} ({first_three(names)})")
+        if reason == NOT_A_STRUCTURE and not all("." in name for name in names):
+            lines[-1] += "; without an ending they are read beside no others, or when they are named"
+    return lines
 
 
 def nothing_in(path, listing: Listing) -> StructureError:

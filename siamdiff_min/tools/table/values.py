@@ -200,4 +200,8 @@ def _classes_in_words(known: Mapping[int, str | list[str]]) -> tuple[str, list[s
     in_words = f"{len(count)} classes: {sizes}" + (", ..." if len(count) > SHOWN else "")
     written = Counter(map(squeezed, count))
     alike = [name for name in count if written[squeezed(name)] > 1]
-    return in_words, [f"{first_three(alike)} are different classes: are they meant to be?"] if alike else []
+    notes = [f"{first_three(alike)} are different classes: are they meant to be?"] if alike else []
+    several = [name for name in count if re.search("[;|]", name)]
+    if several:
+        notes.append(f"{first_three(several)}: one class each, as commas alone part several (--kind labels)")
+    return in_words, notes
