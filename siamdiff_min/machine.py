@@ -102,8 +102,10 @@ def world_size() -> int:
     if text in ("", "1"):
         return 1
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing or not text.isdecimal() or text == "0":
-        found = f"WORLD_SIZE is {text} in the environment" + (f", without {', '.join(missing)}" if missing else "")
+    rank = os.environ.get("RANK", "")
+    if missing or not (text.isdecimal() and rank.isdecimal() and int(rank) < int(text)):
+        beside = f"without {', '.join(missing)}" if missing else f"RANK is {rank}"
+        found = f"WORLD_SIZE is {text} in the environment, {beside}"
         raise ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
     return int(text)
 

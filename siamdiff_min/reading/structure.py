@@ -10,6 +10,8 @@ import torch
 from ..protein.check import check_protein
 from ..protein.protein import Protein
 
+KEPT = " (kept)"  # behind the reason of what is counted and not left out
+
 
 @dataclass(frozen=True)
 class Structure:
@@ -47,8 +49,11 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def left_out(dropped: Mapping[str, int]) -> str:
-    """What was left out or replaced, in a line."""
-    return f"left out or replaced {counted(dropped)}"
+    """What was left out or replaced, in a line; then the reasons of what is (kept)."""
+    there = {reason: count for reason, count in dropped.items() if count}
+    kept = {reason.removesuffix(KEPT): count for reason, count in there.items() if reason.endswith(KEPT)}
+    gone = {reason: count for reason, count in there.items() if not reason.endswith(KEPT)}
+    return f"left out or replaced {counted(gone)}" + (f"; kept {counted(kept)}" if kept else "")
 
 
 def join(structures: list[Structure], **labels) -> Structure:

@@ -135,7 +135,7 @@ def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):
     assert run("build", [str(data), "--min-plddt", "75"]) == 0
     said = capsys.readouterr().out
     assert "seen 5 = used 3 + skipped 2 (mean pLDDT below 75 2) + failed 0" in said
-    assert "left out or replaced 1 (files that name neither pLDDT nor an experiment (kept) 1)" in said
+    assert "left out or replaced 0; kept 1 (files that name neither pLDDT nor an experiment 1)" in said
     chosen = open_store(said.split(": seen")[0])
     assert chosen.names == ["experiment", "good", "silent"]
     assert "low\tskipped\tmean pLDDT below 75\t" in (chosen.path / "failures.tsv").read_text()

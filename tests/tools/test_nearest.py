@@ -159,7 +159,7 @@ def test_a_scale_of_ones_own_is_right_on_chains_that_it_has_not_seen(tmp_path):
     "encoder, most, least",
     [("siamdiff-residue", 0.1, 0.5), pytest.param("siamdiff-atom", 0.2, 0.2, marks=pytest.mark.full)],
 )
-def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, most, least):
+def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, most, least, capsys):
     """Of Ras, two other small GTPases, and none of three strangers. Its own chain is the first of all."""
     names = ["1HE8_A", "1I4D_A", "3CPH_B", "1GCQ_A", "1A19_A", "2WPT_A"]
     with tarfile.open(bundle_path() / "structures.tar") as archive:
@@ -167,6 +167,8 @@ def test_bundled_scales_find_the_relatives_of_bundled_chains(tmp_path, encoder, 
             (tmp_path / f"{name}.pdb.gz").write_bytes(archive.extractfile(f"{name}.pdb.gz").read())
     paths = [str(tmp_path / f"{name}.pdb.gz") for name in names]
     found = hits(tmp_path, paths[0], "--among", *paths, "--checkpoint", encoder)
+    said = capsys.readouterr().err
+    assert "seen 6 = embedded 6" in said and "vectors.npz" not in said  # a file that is gone
     assert [row["name"] for row in found[:1]] == names[:1] and {row["name"] for row in found[1:3]} == {*names[1:3]}
     e = [float(row["e"]) for row in found]
     assert max(e[:3]) < most and min(e[3:]) > least and float(found[0]["cosine"]) == pytest.approx(1)

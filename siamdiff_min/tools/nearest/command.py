@@ -5,6 +5,7 @@ the numbers; here are the command, the vectors that it reads or makes, and its t
 """
 
 import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -105,8 +106,12 @@ def vectors_of(paths: Sequence[str], checkpoint: str) -> dict[str, np.ndarray]:
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "vectors.npz")
             options = load_module(".tools.options").embed(["--checkpoint", checkpoint, "--out", out, "--", *paths])
-            with contextlib.redirect_stdout(sys.stderr):
-                load_module(".tools.embed.command").run(options)
+            said = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(said):
+                    load_module(".tools.embed.command").run(options)
+            finally:  # without a file that is gone right away
+                print(*(line for line in said.getvalue().splitlines() if out not in line), sep="\n", file=sys.stderr)
             return vectors_of([out], checkpoint)
     try:
         with np.load(*paths) as file:
