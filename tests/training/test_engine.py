@@ -408,27 +408,24 @@ def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
     assert "checkpoint-000000013.pt at step 13" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("split", [1, 2, 5])
+@pytest.mark.parametrize("split", [1, 5])
 def test_what_the_best_constant_prediction_costs(split):
     """Whatever the batches: entropy of classes, variance of numbers, against scikit-learn and numpy."""
     rng = np.random.default_rng(0)
     classes, numbers, labels = rng.integers(5, size=40), rng.normal(3, 2, 40), rng.integers(2, size=(40, 3))
     records = []
     for part in np.array_split(np.arange(40), split):
-        x, y = torch.from_numpy(numbers[part]), torch.from_numpy(labels[part]).double()
-        records.append(
-            {
-                "classes": Entropy.of(torch.from_numpy(classes[part]), 6),
-                "numbers": Variance.of(x),
-                "labels": Entropy(torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1)),
-            }
+        y = torch.from_numpy(labels[part]).double()
+        counts = torch.stack([(1 - y).sum(0), y.sum(0)], dim=-1)
+        of_classes, of_numbers = (
+            Entropy.of(torch.from_numpy(classes[part]), 6),
+            Variance.of(torch.tensor(numbers[part])),
         )
-    result = ranks.means(records, ALONE)
+        records.append({"classes": of_classes, "numbers": of_numbers, "labels": Entropy(counts)})
     frequencies = np.tile(np.bincount(classes, minlength=6) / 40, (40, 1))
-    assert result["classes"] == pytest.approx(log_loss(classes, frequencies, labels=range(6)))
-    assert result["numbers"] == pytest.approx(numbers.var())
-    each = [log_loss(column, np.full(40, column.mean())) for column in labels.T]
-    assert result["labels"] == pytest.approx(np.mean(each))
+    expected = {"classes": log_loss(classes, frequencies, labels=range(6)), "numbers": numbers.var()}
+    expected["labels"] = np.mean([log_loss(column, np.full(40, column.mean())) for column in labels.T])
+    assert ranks.means(records, ALONE) == pytest.approx(expected)
 
 
 def test_the_constant_of_the_sequence_loss_is_averaged_as_the_loss_is():

@@ -4,7 +4,6 @@ And the order of the data, which depends on (seed, epoch) alone.
 """
 
 import copy
-import itertools
 import multiprocessing
 import multiprocessing.synchronize
 import os
@@ -185,11 +184,7 @@ def test_ranks_share_the_same_global_batches(num, world):
     ranks = [list(train_keys(config, indices, steps, rank, world)) for rank in range(world)]
     assert {len(r) for r in ranks} == {9 * 6 // world}
     assert [part for together in zip(*ranks) for part in together] == one  # dealt in turn
-    resumed = list(train_keys(config, indices, range(5, 9), 0, 1))
-    assert resumed == one[5 * 6 :]
-    for epoch, keys in itertools.groupby((key for part in one for key in part), key=lambda key: key[0]):
-        keys = list(keys)
-        assert num < 24 or len(set(keys)) == len(keys), epoch
+    assert list(train_keys(config, indices, range(5, 9), 0, 1)) == one[5 * 6 :]  # resumed
 
 
 @pytest.mark.parametrize("num", [0, 1, 7, 8, 9, 101])
@@ -314,9 +309,8 @@ def test_initialise_takes_a_sequence_head_that_fits(more, taken, tmp_path):
     checkpoint.initialise(objective, path, said.append)
     for name, x in objective.seq_mlp.state_dict().items():
         assert torch.equal(x, head[name].float() if taken else before[name]), name
-    assert [("seq_mlp (6 tensors)" in line, "another shape (--head-dim)" in line) for line in said] == (
-        [(True, False), (False, False)] if taken else [(False, True), (False, False), (True, False)]
-    )
+    assert "seq_mlp (6 tensors)" in (said[0] if taken else said[2])
+    assert taken or "another shape (--head-dim)" in said[0]
 
 
 def test_initialise_takes_the_heads_that_an_objective_of_a_plugin_keeps(tmp_path):
