@@ -23,7 +23,7 @@ from ...files import StructureError, read_rows, structure_errors
 from ...protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ...reading.endings import without_ending
 from .faults import Faults
-from .values import CLASSES, count_classes, kind_of, read_values, squeezed
+from .values import CLASSES, DATE, count_classes, kind_of, read_values, squeezed
 
 SPLIT_OF = {"": "", "train": "train", "valid": "valid", "val": "valid", "test": "test"}
 # Titles that others give to the columns `chain` and `number`. A column `number` alone counts something else.
@@ -126,7 +126,8 @@ def read_table(
 
         # And what these are of? Names may be ids of residues. Without chains a column `number` counts something else.
         ids = {number: RESIDUE_ID.fullmatch(line[names]) for number, line in lines.items()}
-        if lines and all(ids.values()) and not {"chain", "number"} & title_of.keys():
+        dates = any(DATE.fullmatch(line[names]) for line in lines.values())  # 2026-03-01 00:00:00
+        if lines and all(ids.values()) and not dates and not {"chain", "number"} & title_of.keys():
             title_of |= {"chain": "chain", "number": "number"}
             parts = (names, "chain", "number")
             lines = {number: line | dict(zip(parts, ids[number].groups())) for number, line in lines.items()}
