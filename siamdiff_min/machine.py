@@ -106,7 +106,9 @@ def world_size() -> int:
     if missing or not (text.isdecimal() and rank.isdecimal() and int(rank) < int(text)):
         beside = f"without {', '.join(missing)}" if missing else f"RANK is {rank}"
         found = f"WORLD_SIZE is {text} in the environment, {beside}"
-        raise ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
+        wrong = ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
+        wrong.everywhere = False  # of this process, so it says so even if it is not the first
+        raise wrong
     return int(text)
 
 
