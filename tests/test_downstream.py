@@ -4,6 +4,7 @@ import inspect
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,11 +298,13 @@ def test_what_has_no_order_is_as_good_as_a_random_one():
     assert auprc(np.full(7, 0.3), np.arange(7) < 3) == metrics.auprc_of_chance(7, 3)
 
 
-def test_every_metric_says_which_of_its_values_are_better():
+def test_every_metric_says_which_of_its_values_are_better_and_has_its_row_in_the_page():
     """A new one takes `@metric("max")` or `@metric("min")`; without, nothing could be told better or worse."""
     for name, function in vars(metrics).items():
         if inspect.isfunction(function) and [*inspect.signature(function).parameters][:2] == ["prediction", "target"]:
             assert metrics.BEST.get(name) in ("max", "min"), f"{name}: @metric says which values are better"
+    page = (Path(__file__).parents[1] / "docs" / "outputs.md").read_text()
+    assert [name for name in metrics.BEST if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("count, positive", [(5, 1), (6, 3), (7, 6)])

@@ -126,6 +126,11 @@ def test_the_smallest_and_the_largest_noise_are_those_of_the_schedule(ablation, 
         assert objective.alpha_bar[t - 1].item() == pytest.approx((1 - betas[:t]).prod().item(), rel=1e-6)
 
 
+def test_every_schedule_is_of_a_preset():
+    """`--preset` chooses from CONVENTIONS: a new row of SCHEDULES has one there too."""
+    assert SCHEDULES.keys() == CONVENTIONS.keys()
+
+
 def test_a_preset_without_noise_is_a_sentence():
     encoder = ENCODERS["gearnet"]("atom", "tiny")
     with pytest.MonkeyPatch.context() as plugin:

@@ -1,12 +1,13 @@
 """Options: Table 5 digit for digit, presets, the help, and what may not change on resuming."""
 
+import inspect
 import re
 import sys
 
 import pytest
 import torch
 
-from siamdiff_min.conventions import CONVENTIONS
+from siamdiff_min.conventions import CONVENTIONS, OFFICIAL, PAPER
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS, weights
 from siamdiff_min.files import ConfigError
@@ -170,6 +171,13 @@ def test_an_option_of_a_plugin_may_be_free(monkeypatch):
     check_resumable(pretrain("--note b"), before, "x")
     with pytest.raises(ConfigError, match=r"other options: --radius was 1.0, is 2.0\."):
         check_resumable(pretrain("--note b --radius 2"), before, "x")
+
+
+def test_an_option_of_some_methods_is_an_argument_of_what_builds_them():
+    """Without that it does nothing."""
+    for name, described in PRETRAIN.items():
+        for method in described.only:
+            assert name in inspect.signature(OBJECTIVES[method]).parameters, f"{name} of {method}"
 
 
 def test_the_level_follows_from_the_encoder():
@@ -362,8 +370,8 @@ def test_a_run_says_what_its_preset_decides(line, rows):
     found = differences(config)
     assert " ".join(x.row.replace(" ", "") for x in found) == rows
     for x in found:
-        if hasattr(CONVENTIONS["paper"], x.field):
-            assert (x.paper, x.released_code) == tuple(getattr(record, x.field) for record in CONVENTIONS.values())
+        if hasattr(PAPER, x.field):
+            assert (x.paper, x.released_code) == (getattr(PAPER, x.field), getattr(OFFICIAL, x.field))
         assert x.paper != x.released_code and f"{x.field:21}  {x.paper!s:47}  {x.released_code!s}" in printed(config)
 
 
