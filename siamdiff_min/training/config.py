@@ -100,8 +100,9 @@ OPTIONS = {  # group of --help -> its options, in order
         tune("max_residues", "crop to train on, residues; msp: the nearest (default: 400 at atom level)", type=COUNT),
     ],
     "run": [
-        both("lr", "learning rate of Adam (default: preset)", type=RATE),
-        both("lr_decay", "none (the paper) keeps --lr; cosine lowers it to 0", "none", choices=LR_DECAYS),
+        train("lr", "learning rate of Adam (default: preset)", type=RATE),
+        tune("lr", "learning rate of Adam at first; it falls as validation stalls (default: preset)", type=RATE),
+        both("lr_decay", "none (the paper): see --lr; cosine lowers it to 0", "none", choices=LR_DECAYS),
         both("weight_decay", "weight decay of Adam", 0.0, type=DECAY),
         both("clip", "largest norm of the gradient; a longer one is shortened (default: no limit)", type=RATE),
         train("seed", "seed of weights, crops, order and noise", 0, type=FROM_ZERO),
