@@ -54,6 +54,10 @@ EPOCHS = {"paper": [25, 25], "official": [25, 50]}  # of stages 1 and 2 (differe
 OFFICIAL_EPOCHS = {"res": {"epochs": [5]}}  # as the released code (differences.md, row 22)
 OFFICIAL_PLATEAU = {"ec": ("fmax", "min"), "psr": ("loss", "max")}  # the wrong way round (differences.md, row 21)
 MAX_RESIDUES = {("msp", "atom"): 400}  # nearest to the mutation
+LEFT_OUT = {  # ablation -> the fields of Conventions that nothing asks for then
+    "no-clash-check": {"clash_check"},
+    "no-sequence": {"mask_with_replacement", "mask_is_glycine", "backbone", "hide_all_types"},
+}
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3, "valid_every": 4},
     ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3, "valid_every": 4},
@@ -123,6 +127,8 @@ def differences(config: Namespace) -> list[Difference]:
     found = []
     for field in fields(Conventions):
         of, level = field.metadata["of"], field.metadata["level"]
+        if field.name in LEFT_OUT.get(getattr(config, "ablation", ""), ()):
+            continue
         if (not of or words & {*of}) and level in ("", config.level):
             paper, official = getattr(PAPER, field.name), getattr(OFFICIAL, field.name)
             found.append(Difference(field.name, paper, official, str(field.metadata["row"])))

@@ -359,6 +359,8 @@ def test_a_variant_with_the_row_of_its_parent_is_trained_as_it(monkeypatch, pare
         ("", "3 8 9 10 12 15 16 17 18 19 2 1,2,11 1,2,11"),
         ("--level residue --size tiny", "3 8 15 16 19 1,2,11 1,2,11"),  # the size decides on epochs
         ("--method diffpret --epochs 3", "3 8 9 10 15 16 19 1,2,11 1,2,11"),
+        ("--ablation no-clash-check", "3 8 9 10 15 16 17 18 19 2 1,2,11 1,2,11"),
+        ("--ablation no-sequence", "12 15 16 17 18 19 2 1,2,11 1,2,11"),
         ("--method torsional", "15 16 17 18 19 1,2,11"),
         ("--method multiview --encoder gvp", "15 16 28 31"),  # no crop of its own
         ("--method residue-type+angle --level residue", "3 8 15 16 19 26"),
