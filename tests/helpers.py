@@ -79,16 +79,22 @@ def residue(kind, number, names=("N", "CA", "C", "O"), **options):
 
 
 def as_pdb(rows, models=False):
-    lines, model = [], None
+    lines = []
+    model = None
     for i, r in enumerate(rows, 1):
         if models and r["model"] != model:
-            lines += ["ENDMDL"] * (model is not None) + [f"MODEL     {r['model']:4d}"]
+            if model is not None:
+                lines.append("ENDMDL")
             model = r["model"]
-        name = f" {r['name']:<3}" if len(r["name"]) < 4 else r["name"]
-        place = f"{r['residue']:>3}{r['chain']:>{5 - max(len(r['residue']), 3)}}{r['number']:>4}{r['code']}"
+            lines.append(f"MODEL     {model:4d}")
+        name, residue, x = r["name"], r["residue"], r["x"]
+        record = "HETATM" if r["het"] else "ATOM  "
+        if len(name) < 4:
+            name = f" {name:<3}"
+        chain = r["chain"].rjust(5 - max(len(residue), 3))  # a longer name of a residue takes its blank
         lines.append(
-            f"{'HETATM' if r['het'] else 'ATOM':<6}{i:5d} {name}{r['alt']}{place}   {r['x']:8.3f}{r['x'] + 1:8.3f}"
-            f"{-r['x']:8.3f}{r['occ']:6.2f}{0:6.2f}      {r['segment']:<4}{r['element']:>2}"
+            f"{record}{i:5d} {name}{r['alt']}{residue:>3}{chain}{r['number']:>4}{r['code']}   "
+            f"{x:8.3f}{x + 1:8.3f}{-x:8.3f}{r['occ']:6.2f}  0.00      {r['segment']:<4}{r['element']:>2}"
         )
     return "\n".join([*lines, *["ENDMDL"] * models, "END", ""])
 
@@ -103,12 +109,17 @@ def as_mmcif(rows, models=False):
     lines = ["data_TEST", "#", "_struct.title 'a title with #, 5'-quotes and _atom_site.id'", "#", "loop_"]
     lines += [f"_atom_site.{field}" for field in FIELDS]
     for i, r in enumerate(rows, 1):
-        name = f'"{r["name"]}"' if "'" in r["name"] else r["name"]
-        label = r["label"] or f"L{ord(r['chain'][0]) % 7}"
+        record = "HETATM" if r["het"] else "ATOM"
+        element = r["element"] or "?"
+        name, chain, x = r["name"], r["chain"], r["x"]
+        if "'" in name:
+            name = f'"{name}"'
+        alt = r["alt"].strip() or "."
+        label = r["label"] or f"L{ord(chain[0]) % 7}"
+        code = r["code"].strip() or "?"
         lines.append(
-            f"{'HETATM' if r['het'] else 'ATOM'} {i} {r['element'] or '?'} {name} {r['alt'].strip() or '.'} "
-            f"{r['residue']} {label} 1 {i} {r['code'].strip() or '?'} "
-            f"{r['x']:.3f} {r['x'] + 1:.3f} {-r['x']:.3f} {r['occ']:.2f} 0.00 {r['number']} {r['chain']} {r['model']}"
+            f"{record} {i} {element} {name} {alt} {r['residue']} {label} 1 {i} {code} "
+            f"{x:.3f} {x + 1:.3f} {-x:.3f} {r['occ']:.2f} 0.00 {r['number']} {chain} {r['model']}"
         )
     return "\n".join([*lines, "#", ""])
 
