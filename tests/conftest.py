@@ -100,11 +100,13 @@ def golden_order(golden: Golden) -> torch.Tensor:
 def golden_graph(golden: Golden, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Protein, Graph]:
     """The fixture's nodes and edges as they were given to the official network, the edges sorted."""
     order = golden_order(golden)
-    x, edges = golden["in_node_feature"].to(dtype), golden["in_edge_list"].long()[order]
-    none = torch.zeros(len(x), dtype=torch.long)
-    graph_of = torch.arange(len(golden["in_num_nodes"])).repeat_interleave(golden["in_num_nodes"])
-    own = torch.arange(len(x))
+    x = golden["in_node_feature"].to(dtype)
+    edges = golden["in_edge_list"].long()[order]
     pos = golden["in_node_position"].to(dtype)
+    counts = golden["in_num_nodes"]
+    graph_of = torch.arange(len(counts)).repeat_interleave(counts)
+    none = torch.zeros(len(x), dtype=torch.long)
+    own = torch.arange(len(x))
     protein = Protein(pos, none, none, own, none, none.bool(), none, none, own, none, graph_of, int(graph_of[-1]) + 1)
     feature = golden["in_edge_feature"][order, :-1].to(dtype) if "in_edge_feature" in golden else None
     graph = Graph(edges[:, 0], edges[:, 1], edges[:, 2], feature, x, int(golden["num_relation"]))

@@ -58,15 +58,18 @@ def test_golden_layer(name):
 
 def golden_input(golden: Golden, dtype: torch.dtype) -> tuple[Protein, Graph]:
     """The atoms and edges that were given to the official network."""
-    residue, none = golden["in_atom2residue"], torch.zeros(40, dtype=torch.long)
-    x = [one_hot(golden["in_atom_type"], 18, dtype), golden["in_residue_feature"].to(dtype)[residue]]
+    residue = golden["in_atom2residue"]
+    atom_feature = one_hot(golden["in_atom_type"], 18, dtype)
+    residue_feature = golden["in_residue_feature"].to(dtype)[residue]
+    none = torch.zeros(40, dtype=torch.long)
     of = torch.arange(2).repeat_interleave(golden["in_num_residues"])
     pos = golden["in_node_position"].to(dtype)
     protein = Protein(pos, residue, residue, residue, none, none.bool(), none, none, none, none, of, 2)
     src, dst, relation = golden["in_edge_list"].unbind(1)
     order = sort_key(src, dst, relation, len(pos), 1).argsort()
     src, dst, relation = src[order], dst[order], relation[order]
-    return protein, Graph(src, dst, relation, relation[:, None].to(dtype), torch.cat(x, dim=1), 1)
+    x = torch.cat([atom_feature, residue_feature], dim=1)
+    return protein, Graph(src, dst, relation, relation[:, None].to(dtype), x, 1)
 
 
 @pytest.mark.usefixtures("kernel_form")

@@ -172,11 +172,12 @@ def test_mask_is_independent_with_the_given_rate_and_never_empty():
     rate = torch.tensor([0.3, 0.0])
     masks = [random_mask(protein, rate, generator(k)) for k in range(400)]
     assert all((m.diff() > 0).all() for m in masks)
-    count = torch.tensor([[(m < 130).sum(), (m >= 130).sum()] for m in masks]).double()
-    assert count[:, 0].mean() == pytest.approx(0.3 * 130, rel=0.02)
-    assert count[:, 0].var() == pytest.approx(130 * 0.3 * 0.7, rel=0.25)  # binomial: independent draws
-    assert (count[:, 1] == 1).all()  # rate 0 still masks one residue
-    hits = torch.zeros(181).index_add_(0, torch.cat(masks), torch.ones(sum(len(m) for m in masks)))
+    first = torch.tensor([(m < 130).sum() for m in masks]).double()
+    assert first.mean() == pytest.approx(0.3 * 130, rel=0.02)
+    assert first.var() == pytest.approx(130 * 0.3 * 0.7, rel=0.25)  # binomial: independent draws
+    second = torch.tensor([(m >= 130).sum() for m in masks])
+    assert (second == 1).all()  # rate 0 still masks one residue
+    hits = torch.bincount(torch.cat(masks), minlength=181)
     assert hits[130:].count_nonzero() > 40  # and any of them
     assert len(random_mask(protein, torch.ones(2), generator())) == 181
 
@@ -235,7 +236,8 @@ def test_masked_residues_keep_their_backbone(backbone, kept):
 def test_chain_rule_equals_autograd_of_the_distances():
     """edges_to_vectors is the gradient of sum_e m_e d_e, averaged over the edges at either end of an atom."""
     pos = torch.randn(12, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
-    src, dst = (torch.rand(12, 12, generator=generator(1)) < 0.4).fill_diagonal_(False).nonzero().unbind(1)
+    adjacent = torch.rand(12, 12, generator=generator(1)) < 0.4
+    src, dst = adjacent.fill_diagonal_(False).nonzero().unbind(1)
     m = torch.randn(len(src), dtype=torch.float64, generator=generator(2))
     expected = torch.zeros(12, 3, dtype=torch.float64)
     for end, other in ((src, dst), (dst, src)):
@@ -262,15 +264,19 @@ def drawn(method: str, level: str, noise: torch.Generator) -> dict[str, torch.Te
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_methods_share_what_they_have_in_common(level):
     """SiamDiff draws a second view first; t, mask and the first view's noise are DiffPreT's all the same."""
-    one, two = (drawn(method, level, HeldOutNoise("cpu", "1abc", 1, 4)) for method in ("diffpret", "siamdiff"))
-    assert torch.equal(one["t"], two["t"]) and torch.equal(one["chosen"], two["chosen"])
-    assert torch.equal(one["noisy"][0], two["noisy"][0])
-    assert not torch.equal(two["noisy"][0], two["noisy"][1])  # the second view has noise of its own
+    one = drawn("diffpret", level, HeldOutNoise("cpu", "1abc", 1, 4))
+    two = drawn("siamdiff", level, HeldOutNoise("cpu", "1abc", 1, 4))
+    assert torch.equal(one["t"], two["t"])
+    assert torch.equal(one["chosen"], two["chosen"])
+    first, second = two["noisy"]
+    assert torch.equal(one["noisy"][0], first)
+    assert not torch.equal(first, second)  # the second view has noise of its own
     again = drawn("siamdiff", level, HeldOutNoise("cpu", "1abc", 1, 4))
-    assert all(torch.equal(a, b) for a, b in zip(two["views"] + two["noisy"], again["views"] + again["noisy"]))
+    for what in ("views", "noisy"):
+        assert all(map(torch.equal, two[what], again[what]))
     for other in (HeldOutNoise("cpu", "1abd", 1, 4), HeldOutNoise("cpu", "1abc", 2, 4)):
         changed = drawn("siamdiff", level, other)
-        assert not torch.equal(two["noisy"][0], changed["noisy"][0])
+        assert not torch.equal(first, changed["noisy"][0])
 
 
 @pytest.mark.repeats

@@ -184,10 +184,13 @@ def test_targets_by_biopython():
     distance = Geometry(8, "distance").target(points[:, :2])
     assert np.allclose(distance, [(v[0] - v[1]).norm() for v in vectors])
     angles = Geometry(8, "angle").target(points[:, :3])
-    assert angles.tolist() == [int(calc_angle(*v[:3]) / np.pi * 8) for v in vectors]
+    expected = [calc_angle(*v[:3]) for v in vectors]
+    assert angles.tolist() == [int(x / np.pi * 8) for x in expected]
     dihedrals = Geometry(8, "dihedral").target(points)
-    assert dihedrals.tolist() == [int(abs(calc_dihedral(*v)) / np.pi * 8) for v in vectors]
-    assert set(angles.tolist()) >= set(range(7)) and set(dihedrals.tolist()) == set(range(8))
+    expected = [abs(calc_dihedral(*v)) for v in vectors]
+    assert dihedrals.tolist() == [int(x / np.pi * 8) for x in expected]
+    assert {*angles.tolist()} >= {*range(7)}
+    assert {*dihedrals.tolist()} == {*range(8)}
 
 
 @pytest.mark.usefixtures("kernel_form")
@@ -223,7 +226,8 @@ def test_combinations_measure_the_atoms_that_are_left(level, kind):
 
     Both losses come of one pass.
     """
-    objective, left, hidden, measured, calls = build(f"residue-type+{kind}", level), [], [], [], []
+    objective = build(f"residue-type+{kind}", level)
+    left, hidden, measured, calls = [], [], [], []
     hide, target = objective.geometry.hide, objective.geometry.target
     objective.encoder.register_forward_pre_hook(lambda *_: calls.append(1))
     objective.geometry.hide = lambda *args: left.append(args[0]) or hidden.append(hide(*args)) or hidden[0]
@@ -234,7 +238,9 @@ def test_combinations_measure_the_atoms_that_are_left(level, kind):
     parts = [value for name, value in values.items() if name.endswith(("_loss", "_error"))]
     assert loss.item() == pytest.approx(sum(parts), rel=1e-6)
     ((_, nodes),), (points,) = hidden, measured
-    assert left[0].masked.any() and torch.equal(points, left[0].pos[nodes]) and len(nodes) > 100
+    assert left[0].masked.any()
+    assert torch.equal(points, left[0].pos[nodes])
+    assert len(nodes) > 100
 
 
 # ---- multiview contrast ----------------------------------------------------------------------------------------------
@@ -310,12 +316,14 @@ def test_crops():
 def test_the_largest_random_number_takes_the_last_window_and_the_last_centre(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-24))
     protein = chains()
-    ca, last = protein.alpha_carbons().pos, protein.residues_per_protein.cumsum(0) - 1
-    window, near = subsequence(protein, generator()), ball(protein, ca, generator())
+    ca = protein.alpha_carbons().pos
+    window = subsequence(protein, generator())
+    near = ball(protein, ca, generator())
     for b in range(2):
         own = protein.residue_protein == b
-        assert window[own].nonzero().flatten().tolist() == list(range(int(own.sum()) - 50, int(own.sum())))
-        assert torch.equal(near[own], (ca[own] - ca[last[b]]).norm(dim=-1) <= 15)
+        last = int(own.sum()) - 1
+        assert window[own].nonzero().flatten().tolist() == list(range(last - 49, last + 1))
+        assert torch.equal(near[own], (ca[own] - ca[own][last]).norm(dim=-1) <= 15)
 
 
 def test_a_protein_alone_counts_as_no_answer():
@@ -351,7 +359,8 @@ def noise_on(graph, clean: Protein) -> torch.Tensor:
 @pytest.mark.parametrize("level", ["atom", "residue"])
 def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     """The encoder and the head see the noised ones, d + sigma eps."""
-    objective, protein, shown, given = build("score-matching", level), pieces(), [], []
+    objective, protein = build("score-matching", level), pieces()
+    shown, given = [], []
     objective.encoder.register_forward_pre_hook(lambda _, args: shown.append(args))
     objective.dist_mlp.register_forward_pre_hook(lambda _, args: given.append(args[0]))
     nn.init.zeros_(objective.mlp.layers[-1].weight)
@@ -359,7 +368,8 @@ def test_score_matching_sees_noised_lengths_and_learns_the_noise(level):
     loss, _ = objective(protein, generator(4))
     ((view, graph),), (lengths,) = shown, given
     pair, of_edge = torch.unique(graph.pair, return_inverse=True)
-    assert torch.equal(lengths[of_edge, 0], graph.shown_length) and len(lengths) == len(pair)
+    assert torch.equal(lengths[of_edge, 0], graph.shown_length)
+    assert len(lengths) == len(pair)
     difference = noise_on(graph, objective.encoder.builder.select_nodes(protein))
     assert (difference[graph.src == graph.dst] == 0).all()
     of_pair: dict = {}

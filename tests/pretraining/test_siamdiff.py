@@ -27,8 +27,12 @@ VARIANTS = {  # fixture -> (two views?, ablation)
 def official(level: str, variant: str, inputs: Golden, device: str = "cpu") -> tuple[SiamDiff, Protein]:
     """The task of the fixture with its weights, and its input."""
     siamese, ablation = VARIANTS[variant]
-    builder = replace({"atom": ATOM_GRAPH, "residue": RESIDUE_GRAPH}[level], conventions=OFFICIAL)
-    net = GearNet(builder, {"atom": [24] * 6, "residue": [32] * 6}[level], 8, {"atom": "mean", "residue": "sum"}[level])
+    graph, width, readout = {
+        "atom": (ATOM_GRAPH, 24, "mean"),
+        "residue": (RESIDUE_GRAPH, 32, "sum"),
+    }[level]
+    builder = replace(graph, conventions=OFFICIAL)
+    net = GearNet(builder, [width] * 6, 8, readout)
     protein = inputs.protein("graph1_").to(device)
     second = builder.select_nodes(replace(protein, pos=inputs["graph2_node_position"].to(device)))
     stages = {k: s.ablated(**ABLATIONS[ablation]) for k, s in SCHEDULES["official"].items()}
@@ -264,20 +268,25 @@ def test_a_step_equals_the_formulas_as_published(level):
 @pytest.mark.parametrize("t", [9, 30])
 def test_a_reverse_step_with_the_true_scores_goes_back_to_the_structure(method, t, monkeypatch):
     """The estimate of R^0 (Eq. 4), by eps_theta times the noise of step t; a is of the other view."""
-    objective, encoded, noisy, asked = tiny(method, "atom").eval(), [], [], []
+    objective = tiny(method, "atom").eval()
+    encoded, noisy, asked = [], [], []
     objective.encoder.register_forward_hook(lambda _, args, out: encoded.append((args[0], out)))
     add_noise = objective.add_noise
     objective.add_noise = lambda *args: noisy.append(add_noise(*args)) or noisy[-1]
     monkeypatch.setattr(formulas, "edge_scores", lambda *args: asked.extend(zip(*args[:2])) or [noisy[0].edge_target])
     clean, pos, estimate = objective.denoise(batch(), t, generator())
     ((view, encoding),), ((seen, used),) = encoded, asked
-    assert used is encoding and view is noisy[-1].protein and len(noisy) == (2 if method == "siamdiff" else 1)
-    assert seen is noisy[0] and pos is seen.protein.pos
-    cosine = ((estimate - pos) * (clean - pos)).sum() / ((estimate - pos).norm() * (clean - pos).norm())
-    assert torch.equal(clean, batch().pos) and cosine > 0.7
+    assert used is encoding
+    assert view is noisy[-1].protein
+    assert len(noisy) == (2 if method == "siamdiff" else 1)
+    assert seen is noisy[0]
+    assert pos is seen.protein.pos
+    assert torch.equal(clean, batch().pos)
+    found, wanted = estimate - pos, clean - pos
+    assert (found * wanted).sum() > 0.7 * found.norm() * wanted.norm()  # the cosine
     abar = objective.schedule.alpha_bar[t - 1]
     step = diffusion.edges_to_vectors(seen.edge_target, pos, seen.graph.src, seen.graph.dst)
-    assert torch.allclose(estimate - pos, ((1 - abar) / abar).sqrt() * step, atol=1e-9)
+    assert torch.allclose(found, ((1 - abar) / abar).sqrt() * step, atol=1e-9)
 
 
 @pytest.mark.parametrize("training", [True, False])

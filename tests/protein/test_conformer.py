@@ -91,11 +91,13 @@ def test_clashes_equal_brute_force(name):
     radius = torch.tensor([conformer.VDW_RADIUS[e] for e in protein.element.tolist()])
     reach = radius[:, None] + radius[None] - conformer.CLASH_OVERLAP
     other = protein.atom_residue[:, None] != protein.atom_residue[None]
-    clash = [(torch.cdist(p.pos, p.pos) < reach) & other for p in (protein, moved)]
-    fresh = clash[1] & ~clash[0] & (moved.pos != protein.pos).any(-1)[:, None]
+    before, now = (torch.cdist(p.pos, p.pos) < reach for p in (protein, moved))
+    has_moved = (moved.pos != protein.pos).any(-1)
+    fresh = now & ~before & other & has_moved[:, None]
     expected = torch.zeros(protein.num_residues, dtype=torch.bool)
     expected[protein.atom_residue[fresh.any(1)]] = True
-    assert expected.any() and torch.equal(conformer.new_clashes(protein, moved.pos), expected)
+    assert expected.any()
+    assert torch.equal(conformer.new_clashes(protein, moved.pos), expected)
 
 
 def test_equal_residues_of_two_proteins_turn_by_angles_of_their_own():

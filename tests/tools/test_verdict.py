@@ -79,9 +79,11 @@ def test_a_head_worse_than_composition_is_so_in_tables_too_large_to_permute(tmp_
 
 def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path):
     """Two positives; a test split of one class, whose AUROC is not defined."""
-    few = table_of(tmp_path, np.repeat([1.0, 0.0], [2, 38]), RNG.random(40), task=table_task(ENCODER, kind="binary"))
+    target = np.repeat([1.0, 0.0], [2, 38])
+    few = table_of(tmp_path, target, RNG.random(40), task=table_task(ENCODER, kind="binary"))
     doubt = "too few to tell the model from the baseline: 2 samples of the rarer class"
-    assert f"verdict     {doubt}" in few["said"].splitlines() and wording.doubt(wording.verdict_of(few)) == doubt
+    assert f"verdict     {doubt}" in few["said"].splitlines()
+    assert wording.doubt(wording.verdict_of(few)) == doubt
     assert few["decision"]["few"] == few["too_few"] == {"count": 2, "of": "samples of the rarer class", "needed": 4}
 
     task = table_task(ENCODER, 2, kind="classes", metric="auroc")
@@ -90,7 +92,8 @@ def test_what_cannot_be_told_is_no_verdict_and_said_beside_predictions(tmp_path)
     found = table_of(tmp_path, np.zeros(20, dtype=int), np.column_stack([share, 1 - share]), task=task)
     assert "auroc" not in found["verdict"] and "accuracy" in found["verdict"]
     doubt = "auroc cannot be measured: all values of the test split are the same"
-    assert f"verdict     {doubt}" in found["said"].splitlines() and wording.doubt(wording.verdict_of(found)) == doubt
+    assert f"verdict     {doubt}" in found["said"].splitlines()
+    assert wording.doubt(wording.verdict_of(found)) == doubt
 
 
 def test_copies_are_drawn_and_permuted_together(tmp_path):
