@@ -160,6 +160,14 @@ def test_two_ranks_share_one_build(tmp_path, enzymes):
 # ---- what `launch` asks of a GPU (a stand-in) and of the other processes ---------------------------------------------
 
 
+def set_environment(monkeypatch, **variables) -> None:
+    """These, and no others of those that tell a process its place."""
+    for name in ("WORLD_SIZE", *PLACE, "LOCAL_RANK", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
 @pytest.fixture
 def card(monkeypatch):
     """A machine that seems to have one GPU."""
@@ -181,10 +189,9 @@ def test_products_in_float32_are_tf32_on_a_gpu_unless_deterministic(card):
 
 
 def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
     for rank in ("0", "1"):  # both see it, and the first one says it
-        for name, value in (place | {"RANK": rank, "LOCAL_RANK": rank}).items():
-            monkeypatch.setenv(name, value)
+        ours = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+        set_environment(monkeypatch, **PLACE | ours)
         with pytest.raises(ConfigError, match="more processes than there are GPUs here \\(1\\)"), ranks.launch("cuda"):
             pass
 
@@ -199,10 +206,7 @@ def test_more_processes_than_gpus_are_refused_in_a_sentence(card, monkeypatch):
     ],
 )
 def test_a_process_without_torchrun_has_a_gpu_of_its_own(variables, gpu, card, monkeypatch):
-    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, **variables)
     assert ranks.local_rank(6, 2) == gpu
 
 
@@ -224,25 +228,20 @@ def test_a_second_process_of_srun_is_told_of_torchrun(tmp_path, monkeypatch):
     "variables, said",
     [
         (
-            {"WORLD_SIZE": "2"},
-            "WORLD_SIZE is 2 in the environment, without RANK, MASTER_ADDR, MASTER_PORT: start several",
+            {"WORLD_SIZE": 2},
+            "is 2 in the environment, without RANK, MASTER_ADDR, MASTER_PORT: start several",
         ),
-        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "is 2 in the environment, without MASTER_ADDR: start"),
         (
             PLACE | {"WORLD_SIZE": "two"},
-            "WORLD_SIZE is two in the environment, RANK is 0: start several processes with torchrun",
+            "WORLD_SIZE is two in the environment, RANK is 0: start several",
         ),
-        (PLACE | {"WORLD_SIZE": "0"}, "WORLD_SIZE is 0 in the environment, RANK is 0: start several processes"),
-        (PLACE | {"WORLD_SIZE": "2", "RANK": "3"}, "WORLD_SIZE is 2 in the environment, RANK is 3: start several"),
-        (PLACE | {"WORLD_SIZE": "2", "RANK": "x"}, "WORLD_SIZE is 2 in the environment, RANK is x: start several"),
+        (PLACE | {"WORLD_SIZE": 0}, "WORLD_SIZE is 0 in the environment, RANK is 0: start several processes"),
+        (PLACE | {"WORLD_SIZE": 2, "RANK": 3}, "WORLD_SIZE is 2 in the environment, RANK is 3: start several"),
     ],
 )
 def test_half_of_what_torchrun_sets_is_a_sentence(variables, said, monkeypatch):
     """As a shell keeps it that once ran a part of a script."""
-    for name in ("WORLD_SIZE", *PLACE):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, **variables)
     with pytest.raises(SystemExit, match=said), console():
         ranks.world_size()
     for alone in ("", "1", " 1 "):
@@ -255,9 +254,7 @@ def test_who_waits_for_processes_that_do_not_come_says_so(monkeypatch, capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, **PLACE | {"WORLD_SIZE": 2, "MASTER_PORT": port})
     monkeypatch.setattr(ranks, "MINUTE", 0.2)
     monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=1))
     with pytest.raises(SiamDiffError, match="the processes of this run cannot meet"), ranks.launch("cpu"):
@@ -288,8 +285,6 @@ def test_an_address_that_is_in_use_is_no_hang(monkeypatch):
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
-        place = {"WORLD_SIZE": 2, "RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": other.getsockname()[1]}
-        for name, value in place.items():
-            monkeypatch.setenv(name, str(value))
+        set_environment(monkeypatch, **PLACE | {"WORLD_SIZE": 2, "MASTER_PORT": other.getsockname()[1]})
         with pytest.raises(SiamDiffError, match=r"cannot meet: .*EADDRINUSE"), ranks.launch("cpu"):
             pass
