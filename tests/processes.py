@@ -157,9 +157,9 @@ def at_disk_operation(action: str, number: int, below: str) -> None:
     """Let the `number`-th operation on what begins with `below` be the last one, or fail with all later ones.
 
     Operations: a file is opened for writing, flushed to the disk, renamed or removed, a folder is made or removed.
-    Actions: `kill`, `terminate`, `interrupt`; `full` (nothing new can be written), `read-only`.
+    Actions: `kill`, `terminate`; `full` (nothing new can be written), `read-only`.
     """
-    signals = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+    signals = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
     count, writing = 0, os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
     def operation(name: str, path: str) -> None:
@@ -294,16 +294,11 @@ def descendants(pid: int | None = None) -> list[int]:
 
 def torchrun(world: int, *command, **environment) -> subprocess.Popen:
     """The same under torchrun, with its restarts and signals."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
+    launcher = [sys.executable, *TWO_RANKS[:-1], str(world)]
     settings = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.Popen(
-        [*launcher, *map(str, command)],
-        env=os.environ | settings,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [*launcher, *map(str, command)]
+    return subprocess.Popen(command, env=os.environ | settings, start_new_session=True, **output)
 
 
 # ---- commands whose results are compared -----------------------------------------------------------------------------

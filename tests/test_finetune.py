@@ -50,7 +50,7 @@ def trained(enzymes, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained")
     options = ["--task", "ec", "--data", enzymes, *SMALL, "--seeds", 3, 4, "--out", out]
     said = finetune(*options, "--predict", enzymes / "test", "--store", out / "stores")
-    assert len([*(out / "stores").glob("*/meta.json")]) == 3
+    assert len([*(out / "stores").glob("*/meta.json")]) == 4  # of three splits, and of what is predicted
     assert "samples     train 8, valid 3, test 5" in said and "from scratch" in said and "16 chains with labels" in said
     assert "95 % interval  constant" in said and str(out / "results.json") in said
     assert "test split  5 samples, 5 positive (train 8, valid 3)" in said
@@ -88,21 +88,22 @@ def test_results_stand_beside_the_constant_answer_and_say_where_they_come_from(t
     assert results["counts"] == {"samples": 5, "structures": 5, "positives": 5} and results["about"]["date"][:2] == "20"
 
 
+def scores_in(rows: list[dict], what: str) -> np.ndarray:
+    return np.array([[float(row[f"{what}:{label}"]) for label in ENZYMES] for row in rows])
+
+
 @pytest.mark.slow
 def test_predictions_are_those_that_were_scored(trained):
+    target = np.eye(3)[np.arange(11, 16) % 3]
     for seed in (3, 4):
         rows = table(trained / f"seed-{seed}" / "predictions.tsv")
         assert [row["id"] for row in rows] == [f"{i + 1000}-A" for i in range(11, 16)]
-        target, score = (
-            [[float(row[f"{x}:{label}"]) for label in ENZYMES] for row in rows] for x in ("target", "prediction")
-        )
-        assert np.array_equal(target, np.eye(3)[np.arange(11, 16) % 3])
-        of_seed = results_of(trained)["test"][str(seed)]
-        assert np.isclose(fmax(score, np.array(target)), of_seed["fmax"], atol=1e-4)
+        assert np.array_equal(scores_in(rows, "target"), target)
+        score = scores_in(rows, "prediction")
+        assert np.isclose(fmax(score, target), results_of(trained)["test"][str(seed)]["fmax"], atol=1e-4)
     applied = table(*trained.glob("predicted-test-*.tsv"))  # by the last seed's model, to the files of the test split
     assert [row["id"] for row in applied] == [row["id"] for row in rows] and "target" not in "".join(applied[0])
-    again = [[float(row[f"prediction:{label}"]) for label in ENZYMES] for row in applied]
-    assert np.allclose(again, score, rtol=1e-4)
+    assert np.allclose(scores_in(applied, "prediction"), score, rtol=1e-4)
 
 
 @pytest.mark.slow

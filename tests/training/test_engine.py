@@ -138,25 +138,22 @@ def test_every_part_of_every_step_and_every_held_out_protein_has_random_numbers_
     assert len({*measured, *noise}) == once + len(noise) and measured[:once] == measured[once:]
 
 
+class Pieces(torch.utils.data.Dataset):
+    """Parts of a protein of 15 residues each."""
+
+    checksum = ""
+    collate = staticmethod(Crops.collate)
+
+    def __getitem__(self, key):
+        return real_protein(dtype=torch.float32).crop(12 * key[1], 15), f"piece{key[1]}"
+
+
 def test_the_losses_of_every_held_out_protein_are_written_down(tmp_path):
     """Their means are the values of the run, those of the best constant too."""
     objective = SiamDiff(ENCODERS["gearnet"]("residue", "tiny"), None, SCHEDULES["paper"])
-    protein = replace(real_protein(dtype=torch.float32), residue_protein=torch.zeros(51, dtype=torch.long))
-
-    class Pieces(torch.utils.data.Dataset):
-        checksum = ""
-
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, key):
-            return protein.crop(12 * key[1], 15), f"piece{key[1]}"
-
-        collate = staticmethod(Crops.collate)
-
-    config = configure(tmp_path, "--num-workers", 0)
-    values = evaluation.evaluate(objective, Subset(Pieces(), range(3)), config, ALONE, tmp_path / "valid.tsv")
-    titles, *rows = read_rows(tmp_path / "valid.tsv").values()
+    config, path = configure(tmp_path), tmp_path / "valid.tsv"
+    values = evaluation.evaluate(objective, Subset(Pieces(), range(3)), config, ALONE, path)
+    titles, *rows = read_rows(path).values()
     assert [(row[0], row[1]) for row in rows] == [(f"piece{i}", str(k)) for i in range(3) for k in range(4)]
     assert titles[:3] == ["protein", "draw", "loss"] and {*titles[2:]} == values.keys() - {"samples"}
     for column, title in enumerate(titles[2:], 2):
@@ -259,13 +256,13 @@ def test_clipping_bounds_the_norm_of_the_gradient(tmp_path, monkeypatch):
     seen, step = [], torch.optim.Adam.step
 
     def watched(self, *about):
-        gradients = [p.grad for group in self.param_groups for p in group["params"]]
-        seen.append(torch.cat([x.flatten() for x in gradients]).norm().item())
+        gradients = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
+        seen.append(torch.cat(gradients).norm().item())
         return step(self, *about)
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
-    train(configure(tmp_path / "free", "--max-steps", 5))
-    train(configure(tmp_path / "clipped", "--max-steps", 5, "--clip", 0.25))
+    for name, options in {"free": (), "clipped": ("--clip", 0.25)}.items():
+        train(configure(tmp_path / name, "--max-steps", 5, *options))
     assert min(seen[:5]) > 0.3 and seen[5:] == pytest.approx([0.25] * 5, rel=1e-5)
 
 
@@ -366,30 +363,24 @@ def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
     head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    plugin.write_text("A = 2\n")
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(sys, "argv", ["train.py", "--data", "my folder"])
-
-    def written(out: Path, **changes) -> tuple[dict, dict]:
-        options = vars(configure(out, "--max-steps", 1, "--plugin", plugin)) | changes
-        train(Namespace(**options))
-        return json.loads((out / "options.json").read_text()), options
-
-    try:
-        content, options = written(tmp_path / "out")
-        assert content["command"] == "train.py --data 'my folder'" and content["options"] == options
-        assert content["versions"]["torch"] == torch.__version__ and content["processes"] == "1 x cpu"
-        assert (content["data"]["samples"], content["data"]["fingerprint"]) == (40, "0123456789abcdef")
-        assert {"field": "backbone", "paper": 4, "released_code": 3, "row": "9"} in content["by preset"]
-        assert content["threads"] == torch.get_num_threads() and content["started_from"] is None
-        assert content["commits"][str(plugin)] == head and content["plugins"] == {str(plugin): checksum(plugin)}
-        plugin.write_text("A = 2\n")
-        content, _ = written(tmp_path / "again", init_from="siamdiff-residue")
-        start = content["started_from"]
-        assert content["commits"][str(plugin)] == f"{head}, changed"
-        assert (start["method"], start["steps"]) == ("siamdiff-clean-partner", 11_628)
-        assert start["sha256"] == checksum(find_weights("siamdiff-residue"))
-    finally:
-        sys.modules.pop("my_committed_plugin", None)
+    monkeypatch.setitem(sys.modules, "my_committed_plugin", None)
+    del sys.modules["my_committed_plugin"]  # and again behind this test
+    config = configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin)
+    config.init_from = "siamdiff-residue"
+    train(config)
+    content = json.loads((tmp_path / "out" / "options.json").read_text())
+    assert content["command"] == "train.py --data 'my folder'" and content["options"] == vars(config)
+    assert content["versions"]["torch"] == torch.__version__ and content["processes"] == "1 x cpu"
+    assert (content["data"]["samples"], content["data"]["fingerprint"]) == (40, "0123456789abcdef")
+    assert {"field": "backbone", "paper": 4, "released_code": 3, "row": "9"} in content["by preset"]
+    assert content["threads"] == torch.get_num_threads() and content["plugins"] == {str(plugin): checksum(plugin)}
+    assert content["commits"][str(plugin)] == f"{head}, changed"
+    start = content["started_from"]
+    assert (start["method"], start["steps"]) == ("siamdiff-clean-partner", 11_628)
+    assert start["sha256"] == checksum(find_weights("siamdiff-residue"))
 
 
 def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
