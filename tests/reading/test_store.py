@@ -329,18 +329,17 @@ def test_processes_that_are_spawned_read_the_store(folder):
 def test_damage_is_named_and_mended_by_removing_the_folder(folder, small_steps):
     store = open_store(folder)
     before = digest(store.path)
-    for file in sorted(store.path.glob("*.pt"))[1:3]:  # the first has failures only
-        data = file.read_bytes()
-        for damage in (data[: len(data) // 2], b"", None):
-            file.unlink() if damage is None else file.write_bytes(damage)
-            with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*: remove {store.path}, and it is built"):
-                verify(ProteinStore(store.path))
-        file.write_bytes(data)
-        at = data.index(load_shard(file)["atoms"].numpy().tobytes())  # what torch does not notice, the checksum does
-        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        with pytest.raises(StoreError, match=rf"{file.name} is damaged \(its checksum differs\)"):
+    file = sorted(store.path.glob("*.pt"))[1]  # the first has failures only
+    data, atoms = file.read_bytes(), load_shard(file)["atoms"].numpy().tobytes()
+    for damage in (data[: len(data) // 2], b"", None):
+        file.unlink() if damage is None else file.write_bytes(damage)
+        with pytest.raises(StoreError, match=rf"{file.name} is damaged \(.*: remove {store.path}, and it is built"):
             verify(ProteinStore(store.path))
-        file.write_bytes(data)
+    at = data.index(atoms)  # what torch does not notice, the checksum does
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(StoreError, match=rf"{file.name} is damaged \(its checksum differs\)"):
+        verify(ProteinStore(store.path))
+    file.write_bytes(data)
     verify(store)
     shutil.rmtree(store.path)
     assert digest(open_store(folder).path) == before
@@ -387,14 +386,14 @@ def test_every_window_is_equally_likely(draw_last_window, windows):
 
 def test_a_crop_is_a_pure_function_of_seed_epoch_and_index(folder):
     store = open_store(folder)
+    crops, again = Crops(store, 5, seed=7), Crops(store, 5, seed=7)
     keys = [(epoch, index) for epoch in range(6) for index in range(len(store))]
-    drawn, again = {key: Crops(store, 5, seed=7)[key] for key in reversed(keys)}, Crops(store, 5, seed=7)
-    for key in keys:
-        item, name = again[key]
-        assert_equal(item, drawn[key][0])
-        assert name == drawn[key][1] == store.names[key[1]]
-        assert_equal(item, store[key[1]].crop(*again.window(*key)))
-        assert item.num_residues == min(5, SIZES[key[1]])
+    drawn = {key: again[key][0] for key in reversed(keys)}
+    for epoch, index in keys:
+        item, name = crops[epoch, index]
+        assert_equal(item, drawn[epoch, index])
+        assert_equal(item, store[index].crop(*crops.window(epoch, index)))
+        assert (name, item.num_residues) == (store.names[index], min(5, SIZES[index]))
 
 
 def test_whole_proteins_without_a_length_and_batches(folder):
