@@ -102,9 +102,10 @@ def world_size() -> int:
     if text in ("", "1"):
         return 1
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    rank = os.environ.get("RANK", "")
-    if missing or not (text.isdecimal() and rank.isdecimal() and int(rank) < int(text)):
-        beside = f"without {', '.join(missing)}" if missing else f"RANK is {rank}"
+    rank, port = (os.environ.get(name, "") for name in ("RANK", "MASTER_PORT"))
+    numbers = all(map(str.isdecimal, (text, rank, port)))
+    if missing or not (numbers and int(rank) < int(text) and int(port) < 2**16):
+        beside = f"without {', '.join(missing)}" if missing else f"RANK is {rank}, MASTER_PORT is {port}"
         found = f"WORLD_SIZE is {text} in the environment, {beside}"
         wrong = ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
         wrong.everywhere = False  # of this process, so it says so even if it is not the first

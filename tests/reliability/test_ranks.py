@@ -228,10 +228,11 @@ def test_a_second_process_of_srun_is_told_of_torchrun(tmp_path, monkeypatch):
     "variables, said",
     [
         ({"WORLD_SIZE": 2}, "is 2 in the environment, without RANK, MASTER_ADDR, MASTER_PORT: start several"),
-        (PLACE | {"WORLD_SIZE": "two"}, "WORLD_SIZE is two in the environment, RANK is 0: start several"),
-        (PLACE | {"WORLD_SIZE": 2, "RANK": "x"}, "WORLD_SIZE is 2 in the environment, RANK is x: start several"),
-        (PLACE | {"WORLD_SIZE": 0}, "WORLD_SIZE is 0 in the environment, RANK is 0: start several processes"),
-        (PLACE | {"WORLD_SIZE": 2, "RANK": 3}, "WORLD_SIZE is 2 in the environment, RANK is 3: start several"),
+        (PLACE | {"WORLD_SIZE": "two"}, "WORLD_SIZE is two in the environment, RANK is 0, MASTER_PORT is 1: start"),
+        (PLACE | {"WORLD_SIZE": 2, "RANK": "x"}, "WORLD_SIZE is 2 in the environment, RANK is x"),
+        (PLACE | {"WORLD_SIZE": 0}, "WORLD_SIZE is 0 in the environment, RANK is 0"),
+        (PLACE | {"WORLD_SIZE": 2, "RANK": 3}, "WORLD_SIZE is 2 in the environment, RANK is 3"),
+        (PLACE | {"WORLD_SIZE": 2, "MASTER_PORT": 70000}, "MASTER_PORT is 70000: start several"),
     ],
 )
 def test_half_of_what_torchrun_sets_is_a_sentence(variables, said, monkeypatch):
