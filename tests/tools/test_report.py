@@ -340,6 +340,11 @@ def test_pictures_for_a_paper(tmp_path):
     png = (tmp_path / "figures" / "roc-curve-one-column.png").read_bytes()
     assert int.from_bytes(png[16:20], "big") == int(3.35 * 300)
     (runs,) = sections.values()
+    report.write_pictures(tmp_path / "two", {"Tm (C)": runs, "Tm (°C)": runs})
+    assert {folder.name: len([*folder.iterdir()]) for folder in (tmp_path / "two").iterdir()} == {
+        "Tm-C": 24,
+        "Tm-C-2": 24,
+    }
     notes = {one.name: one.note for one in chain(*report.pictures_of(runs))}
     assert all("N = 16" in note for note in notes.values())
     assert "95 % intervals over test structures" in notes["roc curve"] and "AUROC 0." in notes["roc curve"]

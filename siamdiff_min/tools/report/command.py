@@ -100,8 +100,8 @@ def write_pictures(folder: Path, sections: Mapping[str, Sequence[RunFolder]]) ->
     """Every picture of the page as files; of several sections each in a folder of its own. Raises SiamDiffError."""
     if without_pictures():
         raise SiamDiffError(f"--figures: {NO_MATPLOTLIB}")
-    for title, runs in sections.items():
-        own = folder / picture.file_name(title) if len(sections) > 1 else folder
+    for name, runs in zip(picture.file_names([*sections]), sections.values()):
+        own = folder / name if len(sections) > 1 else folder
         count = picture.write_figures(own, [*chain(*pictures_of(runs))])
         print(f"{own}: {count} files, each picture as {', '.join(picture.FORMATS)} in {len(picture.COLUMNS)} widths")
 

@@ -93,7 +93,7 @@ def forest(axes, rows: Sequence[Row], runs: Sequence[RunFolder], measure: str, t
                 axes.plot(np.array([metrics.get(measure)], float), [place], "o", color=own.get(seed, colour), ms=4)
         for other in beside(run, measure):
             style = "--" if other.name == "the baseline" else ":"
-            axes.plot([other.value] * 2, [place - 0.4, place + 0.4], color=INK, ls=style, lw=1.2)
+            axes.plot([other.value] * 2, [place - 0.12, place + 0.4], color=INK, ls=style, lw=1.2)
 
         # Above the row: the name of the run at the left edge, its value at the right one.
         across = axes.get_yaxis_transform()

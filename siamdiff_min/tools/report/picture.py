@@ -27,6 +27,7 @@ STYLE = {
     "ytick.color": INK,
     "ytick.left": False,
     "legend.frameon": False,
+    "lines.solid_capstyle": "butt",  # bars end where intervals do
     "legend.fontsize": "small",
 }
 PAGE = {"svg.fonttype": "none"}  # words stay words
@@ -102,10 +103,7 @@ def save(picture: Picture, file, width: float, style: Mapping, **options) -> Non
 
 def write_figures(folder: Path, pictures: Sequence[Picture]) -> int:
     """Write every picture in all formats and widths; returns how many files that are. Raises WriteError."""
-    names = [file_name(picture.name) for picture in pictures]
-    for k, picture in enumerate(pictures):
-        again = names[:k].count(names[k])
-        name = f"{names[k]}-{again + 1}" if again else names[k]
+    for name, picture in zip(file_names([picture.name for picture in pictures]), pictures):
         for columns, width in COLUMNS.items():
             for form in FORMATS:
                 with replacing(folder / f"{name}-{columns}.{form}") as file:
@@ -113,9 +111,11 @@ def write_figures(folder: Path, pictures: Sequence[Picture]) -> int:
     return len(pictures) * len(COLUMNS) * len(FORMATS)
 
 
-def file_name(text: str) -> str:
-    """A text as the name of a file."""
-    return re.sub(r"[^\w.+-]+", "-", printable(text)).strip("-.")[:100]
+def file_names(texts: Sequence[str]) -> list[str]:
+    """Texts as names of files. A name that comes again has a number behind it."""
+    names = [re.sub(r"[^\w.+-]+", "-", printable(text)).strip("-.")[:100] for text in texts]
+    again = [names[:k].count(name) for k, name in enumerate(names)]
+    return [f"{name}-{count + 1}" if count else name for name, count in zip(names, again)]
 
 
 def colour_of(number: int) -> str:
