@@ -224,11 +224,8 @@ def test_interrupted_and_resumed_as_documented(tmp_path, few):
     said = train(*common, "--seed", 5, "--out", tmp_path / "b", status=1)
     assert "--seed was 0, is 5" in said
 
-    content = weights.load_encoder_file(tmp_path / "a" / "encoder.pt")
-    encoder = ENCODERS[content["encoder"]](content["level"], content["size"], content["preset"])
-    weights.load_weights(encoder, content["state"], "encoder.pt")
-    assert all(torch.equal(tensor, a[f"seq_mlp.{name}"]) for name, tensor in content["seq_mlp"].items())
-    assert len(content["seq_mlp"]) == 6
+    head = weights.load_encoder_file(tmp_path / "a" / "encoder.pt")["seq_mlp"]
+    assert len(head) == 6 and all(torch.equal(tensor, a[f"seq_mlp.{name}"]) for name, tensor in head.items())
 
 
 @pytest.mark.parametrize("ablation", ["none", "no-sequence"])
@@ -261,16 +258,15 @@ def test_dry_run_and_errors(tmp_path, few):
     assert any(line.split() == ["lr", "0.25"] for line in said.splitlines())
     said = train("--dry-run", "--data", few, "--encoder", "esm-gearnet")
     assert ["level", "residue"] in [line.split() for line in said.splitlines()]
-    assert "invalid choice: 'x'" in train("--method", "x", status=2)
-    for argv, message in (
-        (("--encoder", "gvp", "--level", "residue"), "error: the encoder gvp exists at atom level only"),
-        (("--level", "residue", "--encoder", "esm-gearnet", "--esm", tmp_path / "x"), "no such file"),
-        (("--level", "residue", "--encoder", "esm-gearnet-8M"), "esm-gearnet-8M is of --size paper"),
-        (("--device", "cuda"), "error: --device cuda, but this torch sees no GPU"),
-    ):
-        if "cuda" not in argv or not torch.cuda.is_available():
-            said = train(*argv, "--data", few, status=1)
-            assert message in said and "Traceback" not in said
+    wrong = {
+        "--encoder gvp --level residue": "error: the encoder gvp exists at atom level only",
+        "--level residue --encoder esm-gearnet-8M": "esm-gearnet-8M is of --size paper",
+    }
+    if not torch.cuda.is_available():
+        wrong["--device cuda"] = "error: --device cuda, but this torch sees no GPU"
+    for line, message in wrong.items():
+        said = train(*line.split(), "--data", few, status=1)
+        assert message in said and "Traceback" not in said
 
 
 @pytest.mark.slow

@@ -104,14 +104,12 @@ def test_killed_at_operations_on_the_disk(name, every, tmp_path, enzymes):
 
 def members(group: int) -> list[int]:
     """The processes of a group that are running."""
-    places = [int(place.name) for place in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in places if running(pid) and group_of(pid) == group]
-
-
-def group_of(pid: int) -> int:
-    with suppress(ProcessLookupError):
-        return os.getpgid(pid)
-    return -1
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if running(pid := int(place.name)) and os.getpgid(pid) == group:
+                found.append(pid)
+    return found
 
 
 def send_to_group(process, number: int) -> None:
