@@ -178,26 +178,20 @@ def res(centres, protein=PROTEIN, table=None, names=None, indices=None, radius=8
 @pytest.mark.parametrize("task", atom3d.ATOM3D)
 @pytest.mark.parametrize("valid", ["val", "valid"])
 def test_a_set_is_found_wherever_its_splits_are(tmp_path, task, valid):
-    path = atom3d.ATOM3D[task].folder
-    for split in ("train", valid, "test"):
-        (tmp_path / path / split).mkdir(parents=True)
-        (tmp_path / path / split / "data.mdb").write_bytes(b"x")
-    for root in (tmp_path, tmp_path / path.split("/")[0], tmp_path / path):
+    folder = tmp_path / atom3d.ATOM3D[task].folder
+    expected = [folder / split for split in ("train", valid, "test")]
+    for split in expected:
+        split.mkdir(parents=True)
+        (split / "data.mdb").write_bytes(b"x")
+    for root in (tmp_path, tmp_path / folder.relative_to(tmp_path).parts[0], folder):
         data = atom3d_set(root, task)
-        assert [o.path for o in (data.train, data.valid, data.test)] == [
-            tmp_path / path / split for split in ("train", valid, "test")
-        ]
-        assert str(root) in data.about
-    (tmp_path / path / "test" / "data.mdb").unlink()
-    with pytest.raises(
-        StructureError, match=f"no test split of {task.upper()}.*expected test/data.mdb there or in {path}"
-    ):
+        assert [data.train.path, data.valid.path, data.test.path] == expected and str(root) in data.about
+    (folder / "train" / "data.mdb").unlink()
+    said = f"no train split of {task.upper()}.*expected train/data.mdb there or in {atom3d.ATOM3D[task].folder}"
+    with pytest.raises(StructureError, match=said):
         atom3d_set(tmp_path, task)
-    with pytest.raises(StructureError, match="no train split"):
-        atom3d_set(tmp_path / "nothing", task)
-    (tmp_path / path / "train" / "data.mdb").rename(tmp_path / path / "test" / "data.mdb")
     alone = atom3d_set(tmp_path, task, needed=("test",))
-    assert alone.test.path == tmp_path / path / "test" and alone.train is None and alone.valid is None
+    assert alone.test.path == folder / "test" and alone.train is alone.valid is None
 
 
 def test_names_are_the_ids_and_unique(tmp_path):
@@ -220,7 +214,7 @@ def test_sets_that_are_refused(tmp_path):
 @pytest.fixture
 def items():
     """One for each task."""
-    pairs = pip([pair(3, 4), pair(8, 9)], {"p": LEFT, "q": RIGHT})
+    pairs = pip([pair(3, 4), pair(8, 9)], SIDES)
     return {"psr": psr(3), "msp": msp(), "pip": pairs, "res": res([5, 6])}
 
 
@@ -342,21 +336,25 @@ def test_msp_negative_numbers_insertion_codes_and_several_mutations(tmp_path):
 
 def test_msp_the_mutation_must_be_in_the_structure(tmp_path):
     wild, number = ONE_LETTER[PROTEIN.residue_type[8]], int(PROTEIN.residue_number[8])
-    missing = "mutation not in the structure"
     other = next(letter for letter in ONE_LETTER if letter not in (wild, "W"))
-    fails(tmp_path / "a", "msp", msp(f"{other}A{number}W"), missing, f"{wild} for {other}")
-    fails(tmp_path / "b", "msp", msp(f"{wild}A{number}{other}"), missing, f"W for {other}")
-    fails(tmp_path / "c", "msp", msp(f"{wild}B{number}W"), missing, "nothing for")
-    fails(tmp_path / "d", "msp", msp(f"{wild}A{number}CW"), missing, "nothing for")
-    fails(tmp_path / "e", "msp", msp(f"{wild}A{number}W,{wild}A999W"), missing, "A999W")
+    details = {
+        f"{other}A{number}W": f"{wild} for {other}",
+        f"{wild}A{number}{other}": f"W for {other}",
+        f"{wild}B{number}W": "nothing for",
+        f"{wild}A{number}CW": "nothing for",
+        f"{wild}A{number}W,{wild}A999W": "A999W",
+    }
+    for text, detail in details.items():
+        fails(tmp_path / text, "msp", msp(text), "mutation not in the structure", detail)
     fails(tmp_path / "f", "msp", msp("wild"), "malformed item", "without a mutation")
-    fails(tmp_path / "g", "msp", msp(label="2"), "malformed item", "label is '2'")
-    fails(tmp_path / "h", "msp", msp(label=True), "malformed item", "label is 'True'")
+    for label in ("2", True):
+        fails(tmp_path / str(label), "msp", msp(label=label), "malformed item", f"label is '{label}'")
 
 
 # ---- PIP -------------------------------------------------------------------------------------------------------------
 
 LEFT, RIGHT = rows(PROTEIN, "A", "p"), rows(PROTEIN.crop(0, 30), "A", "q")  # both subunits call their chain A
+SIDES = {"p": LEFT, "q": RIGHT}
 NUMBER = PROTEIN.residue_number.tolist()
 
 
@@ -366,20 +364,20 @@ def pair(i, j, one="p", other="q"):
 
 def test_pip_pairs_either_way_round_and_once(tmp_path):
     pairs = [pair(3, 4), pair(3, 5), pair(4, 50, "q", "p"), pair(3, 4), pair(4, 3, "q", "p"), pair(9, 9)]
-    item = pip(pairs, {"p": LEFT, "q": RIGHT}, labels=[1, 1, 1, 1, 1, 0])
+    item = pip(pairs, SIDES, labels=[1, 1, 1, 1, 1, 0])
     structure, values, numbers = read(tmp_path, "pip", item)
     assert values == {"first": 51, "ambiguous": []}
     assert numbers.reshape(-1, 2).tolist() == [[3, 55], [3, 56], [50, 55]]
     assert_equal(structure.protein.crop(0, 51), PROTEIN)
     assert structure.protein.num_residues == 81 and structure.chain_names == ("A", "A") and not structure.dropped
     assert structure.protein.chain.tolist() == [0] * 51 + [1] * 30
-    _, values, numbers = read(tmp_path / "b", "pip", pip([pair(4, 50, "q", "p")], {"p": LEFT, "q": RIGHT}))
+    _, values, numbers = read(tmp_path / "b", "pip", pip([pair(4, 50, "q", "p")], SIDES))
     assert values["first"] == 30 and numbers.tolist() == [4, 80]  # the first subunit is the one named first
 
 
 def test_pip_four_subunits(tmp_path):
     unbound = rows(PROTEIN.crop(5, 20), "A", "u"), rows(PROTEIN.crop(0, 10), "A", "v")
-    item = pip([pair(6, 2, "u", "v")], {"p": LEFT, "q": RIGHT, "u": unbound[0], "v": unbound[1]})
+    item = pip([pair(6, 2, "u", "v")], SIDES | {"u": unbound[0], "v": unbound[1]})
     structure, values, numbers = read(tmp_path, "pip", item)
     assert values["first"] == 20 and numbers.tolist() == [1, 22] and structure.protein.num_residues == 30
 
@@ -395,20 +393,29 @@ def test_pip_insertion_codes(tmp_path):
 def test_pip_pairs_that_cannot_be_used_are_counted(tmp_path):
     water = change(RIGHT[:1], {"resname": "HOH", "residue": 900})
     pairs = [pair(3, 4), (("p", "A", NUMBER[3]), ("q", "A", 900)), pair(3, 40), pair(3, 5, "p", "p")]
-    structure, _, numbers = read(tmp_path, "pip", pip(pairs, {"p": LEFT, "q": RIGHT}, water))
+    structure, _, numbers = read(tmp_path, "pip", pip(pairs, SIDES, water))
     assert numbers.tolist() == [3, 55]
     assert structure.dropped == {"waters": 1, "pairs that are not of a residue in each protein": 3}
 
 
-def test_pip_items_without_pairs_of_two_subunits(tmp_path):
-    sides = {"p": LEFT, "q": RIGHT, "u": rows(PROTEIN, "A", "u")}
-    other = "positive pairs of other than two subunits"
-    fails(tmp_path / "a", "pip", pip([], sides), other)
-    fails(tmp_path / "b", "pip", pip([pair(3, 4)], sides, labels=[0]), other)
-    fails(tmp_path / "c", "pip", pip([pair(3, 40)], sides), "no positive pairs", "1 are not of a residue")
-    fails(tmp_path / "d", "pip", pip([pair(3, 4), pair(3, 4, "p", "u")], sides), other, "'p', 'q', 'u'")
-    fails(tmp_path / "e", "pip", pip([pair(3, 4, "p", "p")], sides), other)
-    fails(tmp_path / "f", "pip", pip([pair(3, 4, "p", "z")], sides), "no atoms in it", "subunit 'z'")
+@pytest.mark.parametrize(
+    "pairs, detail",
+    [
+        ([], ""),
+        ([pair(3, 4), pair(3, 4, "p", "u")], "'p', 'q', 'u'"),
+        ([pair(3, 4, "p", "p")], ""),
+    ],
+)
+def test_pip_items_without_pairs_of_two_subunits(tmp_path, pairs, detail):
+    item = pip(pairs, SIDES | {"u": rows(PROTEIN, "A", "u")})
+    fails(tmp_path, "pip", item, "positive pairs of other than two subunits", detail)
+
+
+def test_pip_items_whose_pairs_lead_nowhere(tmp_path):
+    no_contact = pip([pair(3, 4)], SIDES, labels=[0])
+    fails(tmp_path / "a", "pip", no_contact, "positive pairs of other than two subunits")
+    fails(tmp_path / "b", "pip", pip([pair(3, 40)], SIDES), "no positive pairs", "1 are not of a residue")
+    fails(tmp_path / "c", "pip", pip([pair(3, 4, "p", "z")], SIDES), "no atoms in it", "subunit 'z'")
 
 
 # ---- RES -------------------------------------------------------------------------------------------------------------
