@@ -18,7 +18,7 @@ from benchmarks import make_sets
 from benchmarks.pdb import write_pdb
 from siamdiff_min.downstream.sample import pack_samples
 from siamdiff_min.encoders import ENCODERS
-from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_ATOMS, RESIDUE_INDEX, C, N, O
+from siamdiff_min.protein.constants import ATOM_INDEX, CA, ONE_LETTER, RESIDUE_INDEX, C, N, O
 from siamdiff_min.protein.geometry import length
 from siamdiff_min.reading.sources import Listing, Origin, bundle_index
 from siamdiff_min.reading.store import StoreError, open_store
@@ -271,21 +271,20 @@ def test_msp_rule_by_brute_force():
         labels, first = structure.labels, structure.labels["first"]
         ((residue,), (mutated,)) = labels["mutated"]
         wild, mutant = structure.protein.crop(0, first), structure.protein.crop(first, first)
-        letters = [ONE_LETTER[protein.residue_type[residue]] for protein in (wild, mutant)]
-        assert mutated == first + residue
-        assert entry.name.split("_")[-1] == f"{letters[0]}{residue}A" and letters[0] not in "GA" and letters[1] == "A"
+        letter = ONE_LETTER[wild.residue_type[residue]]
+        assert mutated == first + residue and letter not in "GA" and entry.name.endswith(f"_{letter}{residue}A")
 
         # All other residues are as they were, and of this one what alanine has too.
-        own, its = wild.atom_residue == residue, mutant.atom_residue == residue
-        rest = torch.arange(first) != residue
-        assert torch.equal(wild.pos[~own], mutant.pos[~its]) and int(its.sum()) == len(RESIDUE_ATOMS["ALA"])
-        assert torch.equal(wild.residue_type[rest], mutant.residue_type[rest])
+        types = wild.residue_type.clone()
+        types[residue] = RESIDUE_INDEX["ALA"]
+        own = wild.atom_residue == residue
+        goes = own & (wild.atom_name > O) & (wild.atom_name != ATOM_INDEX["CB"])
+        assert_equal(mutant, replace(wild, residue_type=types, chain=mutant.chain).select_atoms(~goes))
 
         # How many atoms of the other partner each atom that goes is in contact with.
         (row,) = [row for row in bundle_index() if PurePath(row["file"]).name == f"{native_of(entry)}.pdb.gz"]
         one = make_sets.sides(replace(entry, label=None).read(), row["partners"])[0].protein.num_residues
         other = (torch.arange(first) >= one) == (residue < one)
-        goes = own & (wild.atom_name > O) & (wild.atom_name != ATOM_INDEX["CB"])
         distance = length(wild.pos[goes][:, None] - wild.pos[other[wild.atom_residue]])
         lost = int((distance < make_sets.CONTACT).sum())
         assert lost >= make_sets.MANY if labels["label"] == 0 else lost == 0
