@@ -12,7 +12,6 @@ from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 
 from siamdiff_min.files import StructureError
 from siamdiff_min.reading import policy
-from siamdiff_min.reading.columns import decimals
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import find_structures
 from siamdiff_min.tools.formats.bcif import _decoded
@@ -189,13 +188,17 @@ def test_odd_files_are_read_as_before(form, monkeypatch):
     assert digest.hexdigest()[:16] == READ[form]
 
 
-@pytest.mark.parametrize("places", [0, 3, 5])
-def test_decimals_are_python_s_to_the_last_bit(places):
-    texts = [f"{x:#.{places}f}" for x in np.random.default_rng(0).normal(0, 300, 2000)]
-    texts += ["-0." + "0" * places, "-.5" + "0" * (places - 1) if places else "5."]
-    letters = np.array([text.rjust(12).encode() for text in texts]).view(np.uint8).reshape(-1, 12)
-    found, sound = decimals(letters.T, places)
-    assert sound.all() and found.tobytes() == np.array(list(map(float, texts))).tobytes()
+def test_coordinates_are_those_of_python():
+    texts = [
+        "-999.999",
+        "  -0.000",
+        "   -.500",
+        "9999.995",
+        *(f"{x:8.3f}" for x in np.random.default_rng(0).normal(0, 300, 99)),
+    ]
+    for text in texts:
+        found = read_structure("x", as_pdb(residue("GLY", 1, ("CA",))).replace("   1.000", text, 1)).protein.pos
+        assert found[0, 0].numpy().tobytes() == np.float32(text).tobytes()
 
 
 @pytest.mark.parametrize("text", [" - 1.000", "1 2.0000", "1.00.000", "2.0e+000", "--1.0000", "1-2.0000", "  1.00-0"])

@@ -145,14 +145,3 @@ def test_behind_end_stands_another_molecule_or_the_same_again(parts, chains, oth
     structure = read_structure("x", text)
     assert structure.chain_names == chains
     assert structure.dropped["other models"] == others == len(list(read_atoms("x", text))) - 1
-
-
-@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-def test_the_reader_tells_where_each_atom_stands(write):
-    """By its own names of chains: two molecules that both call themselves A."""
-    text = write(molecule(ONE, 0.0, segment="X", label="X") + molecule(TWO, 50.0, segment="Y", label="Y"))
-    (atoms,) = read_atoms("x", text)
-    lines = text.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("ATOM")) if write is as_mmcif else 0
-    for chain, place, name in zip(atoms.chain.texts(), atoms.place, atoms.residue.texts(), strict=True):
-        assert name in lines[first + place] and chain == ("A_X" if name in ONE and place < 12 else "A_Y")

@@ -149,15 +149,16 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
         run("color", [f"{tmp_path}/x.pdb", f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.pdb"])
 
 
-TWICE = as_pdb([*residue("ALA", 52), *residue("TRP", 52, x=92.0)])
+TWICE = [*residue("ALA", 52, label="X"), *residue("TRP", 52, x=92.0, label="Y")]
 BLANK = as_pdb([*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]).replace("GLY     2 ", "GLY  A000 ")
 
 
 @pytest.mark.parametrize(
     ("text", "between", "places", "table"),
     [
-        (TWICE, "TER\n", [("A", 52), ("A_2", 52)], "chain,number,value\nA,52,1\nA_2,52,5\n"),
-        (TWICE, "END\n", [("A", 52), ("A_2", 52)], "id,prediction\nx:A:52,1\nx:A_2:52,5\n"),
+        (as_pdb(TWICE), "TER\n", [("A", 52), ("A_2", 52)], "chain,number,value\nA,52,1\nA_2,52,5\n"),
+        (as_pdb(TWICE), "END\n", [("A", 52), ("A_2", 52)], "id,prediction\nx:A:52,1\nx:A_2:52,5\n"),
+        (as_mmcif(TWICE), "", [("A_X", 52), ("A_Y", 52)], "chain,number,value\nA_X,52,1\nA_Y,52,5\n"),
         (BLANK, "TER\n", [("", 1), ("_2", 10000)], "chain,number,value\n,1,1\n_2,10000,5\n"),
     ],
 )
@@ -167,7 +168,8 @@ def test_chains_are_called_as_the_reader_calls_them(text, between, places, table
     text = "".join([*lines[:4], between, *lines[4:]])
     assert [(chain, number) for chain, number, _ in read_structure("x", text).positions] == places
     copy = colored(tmp_path, text, table).splitlines()
-    assert [float(line[60:66]) for line in copy if line.startswith("ATOM")] == [1] * 4 + [5] * 4
+    numbers = [line[60:66] if between else line.split()[14] for line in copy if line.startswith("ATOM")]
+    assert [*map(float, numbers)] == [1] * 4 + [5] * 4
 
 
 def test_two_files_of_one_stem_have_their_own_numbers(tmp_path):
