@@ -302,6 +302,7 @@ def test_mutations_are_read_as_people_write_them(text, mutant):
         (["A52G/A52K"], r"A52K \(a second mutation there in A52G/A52K\)"),
         (["A52G", "G52aK", "L-3P", "A52"], r"structure: A52 \(is no mutation like A52G\)$"),  # no shift would help
         (["LA38G", "SA0G"], r"LA38G \(is no mutation like A52G; of chain A it is A:L38G\)"),
+        (["I30Z"], r"I30Z \(is no mutation like A52G\)$"),
         (["A42G", "G42aK", "L-13P"], r"; all fit if 10 is added to the numbers \(--shift 10\)$"),
     ]
     + [
@@ -366,7 +367,7 @@ def test_the_example_is_better_than_chance_and_than_its_floor(rank, ranking):
     assert len(ranking.next) == 96 and max(Counter(row["mutation"][:-1] for row in ranking.next).values()) == 2
     value, double, other, wild_type = (mutant[0] for mutant in ranking.predict("T25E", "T25E/V29K", "V29K", "WT"))
     assert double == pytest.approx(value + other - wild_type)
-    assert "--lower-is-better" in rank(MEASURED).trust.sentences[-1]
+    assert "--lower-is-better" in rank(MEASURED).trust.sentences[0]
 
 
 def test_a_few_are_too_few(rank):

@@ -25,7 +25,7 @@ PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the s
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "wild_type", "_wt"}
 SYNONYMOUS = {"=", "_sy"}  # the protein is the wild type's
 SAME_RANGE = re.compile(r"([A-Z]{1,3}-?\d+)_([A-Z]{1,3}-?\d+=)", re.IGNORECASE)  # Glu2_Pro3=
-WITH_CHAIN = re.compile(r"^([A-Z])(\w)(-?\d+[A-Z])$", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
+WITH_CHAIN = re.compile(r"([A-Z])([A-Z])(-?\d+[A-Z])", re.IGNORECASE)  # LA38G, as some programs write L38G of chain A
 NO_SUBSTITUTION = {  # kind -> how it is written, by the rules of HGVS or by habit
     "a frame shift": re.compile(r"\dfs|\d[A-Z]{1,3}fs", re.IGNORECASE),
     "an insertion": re.compile(r"\d(ins|dup|delins)|(?<!del)ins|^(p\.)?delins", re.IGNORECASE),

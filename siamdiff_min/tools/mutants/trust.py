@@ -63,7 +63,12 @@ class Trust(NamedTuple):
     @property
     def sentences(self) -> list[str]:
         """How good the model is, and what it is better than, a sentence each."""
-        found = [f"positions left out: rho {self.rho[MODEL]:.2f}, root mean squared error {self.rmse[MODEL]:.3g}"]
+        found = []
+        if self.backwards:
+            advice = "if lower is better, say --lower-is-better"
+            found.append(f"the values fall where encoders expect them to rise: {advice}")
+        rho = f"rho {self.rho[MODEL]:.2f}"
+        found.append(f"positions left out: {rho}, root mean squared error {self.rmse[MODEL]:.3g}")
         by_chance = f"of values permuted among positions at most {max(self.gain[MEAN].high, 0):.0%}"
         found.append(f"positions left out: {self.explained:.0%} of the variance is explained, {by_chance}")
         for name, (helps, may_not_help) in MEANING.items():
@@ -72,9 +77,6 @@ class Trust(NamedTuple):
             said = f"better than {name}: {helps}" if self.better(name) else f"{told} {name}: {may_not_help}"
             found.append(f"{said} ({gain.value:+.0%} of the variance; by chance at most {gain.high:+.0%})")
         found.append(f"{self.covered:.0%} of the values left out lie in their 90 % intervals")
-        if self.backwards:
-            advice = "if lower is better, say --lower-is-better"
-            found.append(f"the values fall where encoders expect them to rise: {advice}")
         return found
 
 
