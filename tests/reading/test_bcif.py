@@ -189,13 +189,8 @@ def test_odd_files_are_read_as_before(form, monkeypatch):
 
 
 def test_coordinates_are_those_of_python():
-    texts = [
-        "-999.999",
-        "  -0.000",
-        "   -.500",
-        "9999.995",
-        *(f"{x:8.3f}" for x in np.random.default_rng(0).normal(0, 300, 99)),
-    ]
+    numbers = np.random.default_rng(0).normal(0, 300, 99)
+    texts = ["-999.999", "  -0.000", "   -.500", "9999.995", *(f"{x:8.3f}" for x in numbers)]
     for text in texts:
         found = read_structure("x", as_pdb(residue("GLY", 1, ("CA",))).replace("   1.000", text, 1)).protein.pos
         assert found[0, 0].numpy().tobytes() == np.float32(text).tobytes()

@@ -110,19 +110,16 @@ def test_a_fault_of_the_machine_is_none_of_a_folder(tmp_path, monkeypatch, numbe
             find_structures(tmp_path)
 
 
-def test_the_bundle_holds_what_its_index_says():
+def test_the_bundle_holds_what_its_index_says_and_credits_every_entry():
     index = bundle_index()
     listing = find_structures(bundle_path())
     assert len(listing.sources) == len(index) == 217
     assert Counter(row["set"] for row in index) == {"structure": 180, "complex": 37}
     by_file = {f"{os.path.basename(s.path).removesuffix('.tar')}/{s.member}": s for s in listing.sources}
     assert by_file.keys() == {row["file"] for row in index}
-
-
-def test_the_readme_of_the_bundle_credits_every_entry():
     text = (bundle_path() / "README.md").read_text()
     assert "CC0 1.0" in text
-    for row in bundle_index():
+    for row in index:
         package = row["source_package"].partition(":")[2]
         assert f"| {row['file']} | {row['pdb_id']} | {row['chains']} | {package} (" in text
 
