@@ -348,10 +348,12 @@ def test_what_is_no_substitution_is_told_by_kind(kind, texts):
 def test_ranges_of_positions():
     for text, expected in {"52": [0, 1, 3], "-3-0, B:52": [2, 3]}.items():
         assert np.flatnonzero(POSITIONS.within(text)).tolist() == expected
-    with pytest.raises(ConfigError, match="there is no residue 60-70"):
-        POSITIONS.within("52,60-70")
-    with pytest.raises(ConfigError, match="'x' is no range of residues like 5-60"):
-        POSITIONS.within("x")
+    for text, message in {
+        "52,60-70": "there is no residue 60-70",
+        "x": "'x' is no range of residues like 5-60",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            POSITIONS.within(text)
 
 
 # ---- the ranking, and what it says of itself -------------------------------------------------------------------------
