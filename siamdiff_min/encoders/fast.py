@@ -119,7 +119,7 @@ def map_then_sum(x: Tensor, row_sum: RowSum, weight: Tensor) -> Tensor:
         bytes_of_a_column = 4 * max(1, len(x)) * len(weight)
         size = max(16, BLOCK // bytes_of_a_column // 16 * 16)  # in steps of 16 float32, a line of the cache
     maps = few_entries(x)
-    if maps is None:
+    if maps is None and x.device.type == "cpu":
         padding = (0, -x.shape[1] % EVEN)
         x = F.pad(x, padding)
         weight = F.pad(weight, padding)
