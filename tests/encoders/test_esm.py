@@ -94,11 +94,12 @@ def test_golden_network():
     golden = load_golden("esm2_2x24")
     net = ESM2(2, 24, 3).double().eval()
     net.load_state_dict({k: v for k, v in golden.state().items() if not LEFT_OUT.search(k)}, strict=True)
-    letters = [str(golden[f"letters_{i}"]) for i in range(3)]
-    masked = [golden[f"masked_{i}"].tolist() for i in range(3)]
     for which in ([0, 1, 2], [2, 0], [0], [1], [2]):
-        x = net(sequences(*(letters[i] for i in which), masked=[masked[i] for i in which]))
-        assert relative_error(x, torch.cat([golden[f"representations_{i}"] for i in which])) < 1e-6
+        letters = [str(golden[f"letters_{i}"]) for i in which]
+        masked = [golden[f"masked_{i}"].tolist() for i in which]
+        x = net(sequences(*letters, masked=masked))
+        expected = torch.cat([golden[f"representations_{i}"] for i in which])
+        assert relative_error(x, expected) < 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +126,19 @@ def save(path, state: dict) -> None:
 
 def run_published(network, letters: list[str], masked: list[list[int]]) -> list[torch.Tensor]:
     """Representations of the residues of every sequence; a blank is <pad>."""
-    tokens = torch.full((len(letters), max(map(len, letters)) + 2), VOCABULARY.index("<pad>"))
+    longest = max(map(len, letters))
+    tokens = torch.full((len(letters), longest + 2), VOCABULARY.index("<pad>"))
+    kept = []
     for row, s, hidden in zip(tokens, letters, masked):
         row[0], row[len(s) + 1] = CLS, EOS
-        places = [k for k, x in enumerate(s) if x != " "]
-        row[[k + 1 for k in places]] = torch.tensor([VOCABULARY.index(s[k]) for k in places])
+        places = [k for k, x in enumerate(s, 1) if x != " "]
+        row[places] = torch.tensor([VOCABULARY.index(s[k - 1]) for k in places])
         row[[k + 1 for k in hidden]] = MASK
+        kept.append(places)
+    last = network.num_layers
     with torch.no_grad():
-        out = network(tokens, repr_layers=[network.num_layers])
-    kept = [[k + 1 for k, x in enumerate(s) if x != " "] for s in letters]
-    return [out["representations"][network.num_layers][i, k] for i, k in enumerate(kept)]
+        out = network(tokens, repr_layers=[last])
+    return [x[places] for x, places in zip(out["representations"][last], kept)]
 
 
 @pytest.mark.parametrize("lengths", [(60,), (33, 90, 33, 5), (300, 40)])
@@ -264,14 +268,18 @@ def test_sizes_of_the_builder():
 
 @pytest.mark.parametrize("name", ["esm-gearnet", "esm-gearnet-edge"])
 def test_both_representations_side_by_side(name):
-    net, protein = small_net(name=name), real_protein("2BEG").alpha_carbons()
+    net = small_net(name=name)
+    protein = real_protein("2BEG").alpha_carbons()
     encoding, h = net(protein), net.esm(protein)
     assert encoding.residue.shape == encoding.node.shape == (130, net.out_dim)
-    assert torch.equal(encoding.residue[:, :64], h) and torch.equal(encoding.node[:, :64], h)
+    for rows in (encoding.residue, encoding.node):
+        assert torch.equal(rows[:, :64], h)
+    structure = encoding.node[:, 64:]
     assert torch.allclose(encoding.protein[:, :64], h.mean(0), atol=1e-12)
-    assert torch.allclose(encoding.protein[:, 64:], encoding.node[:, 64:].sum(0), atol=1e-9)
-    silent = replace(net.builder(protein), node_feature=torch.zeros(130, 64, dtype=torch.float64))
-    assert relative_error(net.gearnet(protein, silent).node, encoding.node[:, 64:].detach()) > 0.01  # it reads h
+    assert torch.allclose(encoding.protein[:, 64:], structure.sum(0), atol=1e-9)
+    nothing = torch.zeros(130, 64, dtype=torch.float64)
+    silent = net.gearnet(protein, replace(net.builder(protein), node_feature=nothing)).node
+    assert relative_error(silent, structure.detach()) > 0.01  # it reads h
 
 
 def test_golden_order_and_network():

@@ -50,16 +50,26 @@ def bonded(kind, number, k, names=("N", "CA", "C", "O"), **options):
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
 def test_insertions_without_codes_are_residues_of_their_own(write):
     """27, 27, 27, as programs write 27, 27A, 27B; two of one kind, one with alternatives in its side chain."""
-    rows = bonded("ALA", 26, -1) + bonded("GLN", 27, 0) + bonded("SER", 27, 1)
-    rows += [atom("CB", "SER", 27, x=x, alt=alt, occ=occ) for alt, occ, x in (("A", 0.4, 3.0), ("B", 0.6, 3.1))]
-    rows += bonded("SER", 27, 2, SIDE) + bonded("VAL", 27, 3) + bonded("LEU", 27, 4, code="A") + bonded("ALA", 28, 5)
+    rows = [
+        *bonded("ALA", 26, -1),
+        *bonded("GLN", 27, 0),
+        *bonded("SER", 27, 1),
+        atom("CB", "SER", 27, x=3.0, alt="A", occ=0.4),
+        atom("CB", "SER", 27, x=3.1, alt="B", occ=0.6),
+        *bonded("SER", 27, 2, SIDE),
+        *bonded("VAL", 27, 3),
+        *bonded("LEU", 27, 4, code="A"),
+        *bonded("ALA", 28, 5),
+    ]
     structure = read_structure("x", write(rows).encode())
     assert names_of(structure) == ["ALA", "GLN", "SER", "SER", "VAL", "LEU", "ALA"]
     assert [code for _, number, code in structure.positions if number == 27] == [" ", "B", "C", "D", "A"]
-    assert structure.protein.residue_index.tolist() == list(range(7)) and structure.chain_names == ("A",)
+    assert structure.chain_names == ("A",)
     assert structure.dropped == {CODES: 3, "alternative locations": 1}
-    assert torch.bincount(structure.protein.atom_residue).tolist() == [4, 4, 5, 5, 4, 4, 4]
-    found = structure.protein.pos[structure.protein.atom_residue == 2][:, 0].tolist()
+    protein = structure.protein
+    assert protein.residue_index.tolist() == [*range(7)]
+    assert torch.bincount(protein.atom_residue).tolist() == [4, 4, 5, 5, 4, 4, 4]
+    found = protein.pos[protein.atom_residue == 2][:, 0].tolist()
     assert found == pytest.approx([2.2, 2.9, 3.6, 3.7, 3.1], abs=1e-6)
 
 

@@ -11,7 +11,7 @@ import torch
 from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 
 from siamdiff_min.files import StructureError
-from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, CA, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES
+from siamdiff_min.protein.constants import ATOM_ELEMENT, ATOM_NAMES, MODIFIED, PARENT, RESIDUE_ATOMS, RESIDUES
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading import policy
 from siamdiff_min.reading.parse import read_structure
@@ -146,18 +146,34 @@ def test_a_free_amino_acid_is_no_residue(read, name, names):
     chain = residue("GLY", 1, names) + residue("ALA", 2, names)
     for number, x in ((3, 40.0), (301, 40.0), (-5, 40.0), (3, 4.5)):
         structure = read(chain + residue(name, number, names, het=True, x=x))
-        assert names_of(structure.protein) == ["GLY", "ALA"] and structure.dropped["free amino acids"] == 1
-    for rows in (residue(name, 3, names, het=True), residue(name, 301, names, het=True, x=3.0)):
-        assert read(chain + rows).protein.num_residues == 3
-    at_the_end = residue("ALA", 2, names, x=3.0) + residue(name, 1, names, het=True, x=2.0)  # bonded by number
-    assert read(residue("GLY", 0, names, x=1.0) + residue("VAL", 9, names) + at_the_end).protein.num_residues == 4
+        assert names_of(structure.protein) == ["GLY", "ALA"]
+        assert structure.dropped["free amino acids"] == 1
+    for number in (3, 301):
+        rows = chain + residue(name, number, names, het=True, x=3.0)
+        assert read(rows).protein.num_residues == 3
+    rows = [
+        *residue("GLY", 0, names, x=1.0),
+        *residue("VAL", 9, names),
+        *residue("ALA", 2, names, x=3.0),
+        *residue(name, 1, names, het=True, x=2.0),  # bonded by number
+    ]
+    assert read(rows).protein.num_residues == 4
 
 
 def test_waters_ligands_metals_and_nucleotides_inside_a_chain_are_skipped_and_counted(read):
-    rows = residue("GLY", 1) + residue("HOH", 2, ("O",), het=True) + residue("HOH", 3, ("O",), het=True)
-    rows += residue("ZN", 4, ("ZN",), het=True, element="ZN") + residue("HEM", 5, ("FE", "NA"), het=True)
-    rows += residue("DA", 6, ("P", "O5'", "C5'")) + residue("U", 7, ("P",)) + residue("UNK", 8) + residue("ALA", 9)
-    rows += residue("DAL", 10, het=True) + residue("DAL", 11, het=True)
+    rows = [
+        *residue("GLY", 1),
+        *residue("HOH", 2, ("O",), het=True),
+        *residue("HOH", 3, ("O",), het=True),
+        *residue("ZN", 4, ("ZN",), het=True, element="ZN"),
+        *residue("HEM", 5, ("FE", "NA"), het=True),
+        *residue("DA", 6, ("P", "O5'", "C5'")),
+        *residue("U", 7, ("P",)),
+        *residue("UNK", 8),
+        *residue("ALA", 9),
+        *residue("DAL", 10, het=True),
+        *residue("DAL", 11, het=True),
+    ]
     structure = read(rows)
     assert names_of(structure.protein) == ["GLY", "ALA"]
     assert structure.protein.residue_index.tolist() == [0, 1]
@@ -304,15 +320,23 @@ def test_the_densest_that_is_read():
     fields = ("label_atom_id", "label_comp_id", "auth_asym_id", "auth_seq_id", "Cartn_x", "Cartn_y", "Cartn_z")
     head = "data_x\nloop_\n" + "".join(f"_atom_site.{field}\n" for field in fields)
     lattice = sorted(itertools.product(range(4), repeat=3), key=max)
-    apart = [("CA", 2 * i, *(2.1 * x for x in p)) for i, p in enumerate(lattice[:51])]  # no step of a chain
-    mixed = [atom for ca in apart for atom in (ca, *((name, ca[1], 0, 0, 0) for name in "NCO"))][:41]
-    equal = [("CA", i, 0, 0, 0) for i in range(4)]
-    cases = (mixed, r"over 40 atoms .* 4\.5"), (apart, r"over 50 CA .* 10\.0"), (equal, r"over 3 CA .* 1\.0")
-    for points, most in cases:
-        rows = [f"{name} GLY A {i} {x} {y} {z}\n" for name, i, x, y, z in points]
-        assert read_structure("x", (head + "".join(rows[:-1])).encode()).protein.num_atoms == len(points) - 1
+    apart, mixed = [], []
+    for i, (x, y, z) in enumerate(lattice[:51]):
+        ca = f"CA GLY A {2 * i} {2.1 * x} {2.1 * y} {2.1 * z}\n"  # no step of a chain
+        apart.append(ca)
+        mixed += [ca, *(f"{name} GLY A {2 * i} 0 0 0\n" for name in "NCO")]
+    equal = [f"CA GLY A {i} 0 0 0\n" for i in range(4)]
+    cases = [
+        (mixed[:41], r"over 40 atoms .* 4\.5"),
+        (apart, r"over 50 CA .* 10\.0"),
+        (equal, r"over 3 CA .* 1\.0"),
+    ]
+    for rows, most in cases:
+        whole = head + "".join(rows)
+        fewer = head + "".join(rows[:-1])
+        assert read_structure("x", fewer.encode()).protein.num_atoms == len(rows) - 1
         with pytest.raises(StructureError, match=f"denser than matter .{most} angstrom: nanometres"):
-            read_structure("x", (head + "".join(rows)).encode())
+            read_structure("x", whole.encode())
 
 
 def test_truncation_at_every_offset_never_moves_an_atom():
@@ -339,10 +363,14 @@ def described(structure) -> str:
     """The structure as `cases.txt` writes it."""
     protein, words = structure.protein, []
     for row, (chain, number, code) in enumerate(structure.positions):
-        atoms = (protein.atom_residue == row).nonzero().squeeze(1).tolist()
-        x = {int(protein.atom_name[atom]): float(protein.pos[atom, 0]) for atom in atoms}
-        words.append(f"{chain}:{RESIDUES[protein.residue_type[row]]}{number}{code.strip()}@{x[CA]:g}")
-        words += [ATOM_NAMES[name] + f"@{x[name]:g}" * (ATOM_NAMES[name] in ("CB", "OG")) for name in x if len(x) > 1]
+        atoms = (protein.atom_residue == row).nonzero().flatten().tolist()
+        x = {ATOM_NAMES[protein.atom_name[atom]]: f"@{protein.pos[atom, 0]:g}" for atom in atoms}
+        kind = RESIDUES[protein.residue_type[row]]
+        words.append(f"{chain}:{kind}{number}{code.strip()}{x['CA']}")
+        if len(x) == 1:
+            continue
+        for name, place in x.items():
+            words.append(name + place if name in ("CB", "OG") else name)
     counts = ", ".join(f"{reason} {count}" for reason, count in sorted(structure.dropped.items()))
     return " ".join(words) + f" | {counts}" * bool(counts)
 

@@ -112,10 +112,14 @@ def test_every_residue_has_its_own():
     for text in (ATOMS, "EXPDTA    X-RAY DIFFRACTION\n" + HALF):
         assert read_structure("x", text).residue_plddt is None
 
-    moved = [f"{x[:21]}B{x[22:30]}{float(x[30:38]) + 60:8.3f}{x[38:60]} 30.00{x[66:]}\n" for x in HALF.splitlines()]
-    chains = chains_of(read_structure("x", HALF + "".join(moved)))
+    both = HALF
+    for line in HALF.splitlines():
+        x = float(line[30:38]) + 60
+        both += f"{line[:21]}B{line[22:30]}{x:8.3f}{line[38:60]} 30.00{line[66:]}\n"
+    chains = chains_of(read_structure("x", both))
     assert {name: part.plddt for name, part in chains.items()} == {"A": 70, "B": 30}
-    assert chains["A"].residue_plddt.tolist() == half and chains["B"].residue_plddt.tolist() == [30] * 58
+    assert chains["A"].residue_plddt.tolist() == half
+    assert chains["B"].residue_plddt.tolist() == [30] * 58
 
 
 def test_low_confidence_is_skipped_and_counted(tmp_path, capsys):

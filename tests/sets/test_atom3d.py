@@ -324,12 +324,17 @@ def test_msp_rows_and_label(tmp_path, label):
 
 def test_msp_negative_numbers_insertion_codes_and_several_mutations(tmp_path):
     number, code = PROTEIN.residue_number.clone(), PROTEIN.insertion_code.clone()
-    number[3], number[5], code[5] = -7, number[4], ord("B")
-    wild = replace(PROTEIN, residue_number=number, insertion_code=code, chain=(torch.arange(51) >= 20).long())
-    other = mutant(mutant(mutant(wild, 3, "GLY"), 5, "TRP"), 30, "LYS")
-    letters = [ONE_LETTER[wild.residue_type[i]] for i in (3, 5, 30)]
+    number[3] = -7
+    number[5] = number[4]
+    code[5] = ord("B")
+    chain = (torch.arange(51) >= 20).long()
+    wild = replace(PROTEIN, residue_number=number, insertion_code=code, chain=chain)
+    other = wild
+    for i, name in ((3, "GLY"), (5, "TRP"), (30, "LYS")):
+        other = mutant(other, i, name)
+    first, second, third = (ONE_LETTER[wild.residue_type[i]] for i in (3, 5, 30))
     for b in "Bb":
-        text = f"{letters[0]}1-7G,{letters[1]}1{number[5]}{b}W,{letters[2]}2{number[30]}K"
+        text = f"{first}1-7G,{second}1{number[5]}{b}W,{third}2{number[30]}K"
         _, values, _ = read(tmp_path / b, "msp", msp(text, wild, other, chains="12"))
         assert values["mutated"] == [[3, 5, 30], [54, 56, 81]]
 
@@ -363,16 +368,24 @@ def pair(i, j, one="p", other="q"):
 
 
 def test_pip_pairs_either_way_round_and_once(tmp_path):
-    pairs = [pair(3, 4), pair(3, 5), pair(4, 50, "q", "p"), pair(3, 4), pair(4, 3, "q", "p"), pair(9, 9)]
-    item = pip(pairs, SIDES, labels=[1, 1, 1, 1, 1, 0])
-    structure, values, numbers = read(tmp_path, "pip", item)
+    pairs = [
+        pair(3, 4),
+        pair(3, 5),
+        pair(4, 50, "q", "p"),
+        pair(3, 4),
+        pair(4, 3, "q", "p"),
+        pair(9, 9),
+    ]
+    structure, values, numbers = read(tmp_path, "pip", pip(pairs, SIDES, labels=[1, 1, 1, 1, 1, 0]))
     assert values == {"first": 51, "ambiguous": []}
     assert numbers.reshape(-1, 2).tolist() == [[3, 55], [3, 56], [50, 55]]
+    assert structure.chain_names == ("A", "A")
+    assert not structure.dropped
     assert_equal(structure.protein.crop(0, 51), PROTEIN)
-    assert structure.protein.num_residues == 81 and structure.chain_names == ("A", "A") and not structure.dropped
     assert structure.protein.chain.tolist() == [0] * 51 + [1] * 30
     _, values, numbers = read(tmp_path / "b", "pip", pip([pair(4, 50, "q", "p")], SIDES))
-    assert values["first"] == 30 and numbers.tolist() == [4, 80]  # the first subunit is the one named first
+    assert values["first"] == 30  # the first subunit is the one named first
+    assert numbers.tolist() == [4, 80]
 
 
 def test_pip_four_subunits(tmp_path):
@@ -451,16 +464,18 @@ def test_res_positions_are_those_of_the_frame(tmp_path):
 
 def test_res_selenium_is_the_sulphur_of_its_parent(tmp_path):
     protein = mutant(PROTEIN, 12, "MET")
-    table = change(rows(protein), {"resname": "MSE"}, lambda row: row["residue"] == NUMBER[12])
-    ca = next(i for i, row in enumerate(table) if row[7] == NUMBER[12] and row[17] == "CA")
-    se = change(table[ca : ca + 1], {"name": "SE", "element": "SE", "x": table[ca][13] + 3})
-    names = [f"A_{NUMBER[12]}_MSE", f"A_{NUMBER[2]}_{RESIDUES[protein.residue_type[2]]}"]
+    number = NUMBER[12]
+    table = change(rows(protein), {"resname": "MSE"}, lambda row: row["residue"] == number)
+    (ca,) = (row for row in table if row[7] == number and row[17] == "CA")
+    se = change([ca], {"name": "SE", "element": "SE", "x": ca[13] + 3})
+    names = [f"A_{number}_MSE", f"A_{NUMBER[2]}_{RESIDUES[protein.residue_type[2]]}"]
     item = res([12, 2], protein, table + se, names, [[0], [len(table)]])
     structure, values, numbers = read(tmp_path, "res", item)
-    found = environments(structure, values, numbers)
-    sulphur = set(found[2].tolist()) - set((structure.protein.atom_residue == 2).nonzero().flatten().tolist())
-    assert [ATOM_NAMES[structure.protein.atom_name[i]] for i in sulphur] == ["SD"]
     assert values["residues"] == [12, 2]
+    near = environments(structure, values, numbers)[2]
+    read_back = structure.protein
+    (sulphur,) = near[read_back.atom_residue.numpy()[near] != 2]
+    assert ATOM_NAMES[read_back.atom_name[sulphur]] == "SD"
 
 
 def test_res_environments_that_cannot_be_used_are_counted(tmp_path):

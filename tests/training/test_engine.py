@@ -155,7 +155,8 @@ def test_the_losses_of_every_held_out_protein_are_written_down(tmp_path):
     values = evaluation.evaluate(objective, Subset(Pieces(), range(3)), config, ALONE, path)
     titles, *rows = read_rows(path).values()
     assert [(row[0], row[1]) for row in rows] == [(f"piece{i}", str(k)) for i in range(3) for k in range(4)]
-    assert titles[:3] == ["protein", "draw", "loss"] and {*titles[2:]} == values.keys() - {"samples"}
+    assert titles[:3] == ["protein", "draw", "loss"]
+    assert {*titles[2:]} == values.keys() - {"samples"}
     for column, title in enumerate(titles[2:], 2):
         mean = np.mean([float(row[column]) for row in rows])
         if title != "sequence_accuracy":  # its mean is over residues

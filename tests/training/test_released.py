@@ -59,7 +59,8 @@ def test_encoders_and_whole_tasks_load_strictly(tmp_path, level, short, prefix):
     assert (content["encoder"], content["level"], content["size"]) == ("gearnet", level, "paper")
     with pytest.warns(UserWarning, match=rf"{AS_RELEASED} \(official\)$"):
         encoder = load_encoder(written(tmp_path, alone, prefix))
-    assert {k: v.flatten()[0] for k, v in encoder.state_dict().items()} == {k: v.flatten()[0] for k, v in alone.items()}
+    first = {name: x.flatten()[0] for name, x in alone.items()}
+    assert {name: x.flatten()[0] for name, x in encoder.state_dict().items()} == first
 
     with pytest.warns(UserWarning, match=r"\(official\); not loaded: alphas, dist_mlp, seq_mlp, struct_mlp$"):
         loaded = load_encoder(written(tmp_path, task, prefix)).state_dict()
@@ -102,10 +103,16 @@ def test_safetensors(tmp_path, monkeypatch):
 def test_files_of_torchdrugs_engine(tmp_path, inside):
     """`solver.save` writes the weights of the task, which holds the encoder or another task, beside its optimizer."""
     alone, path = blank("ckpt_keys_atom"), tmp_path / "mc_gearnet_edge.pth"
-    heads = {f"{inside.removesuffix('model.')}mlp.layers.{i}.weight": torch.ones(2) for i in (0, 1)} if inside else {}
-    optimizer = {"state": {0: {"step": 3, "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1e-3, "params": [0]}]}
-    torch.save({"model": {inside + name: x for name, x in alone.items()} | heads, "optimizer": optimizer}, path)
-    said, objective = [], OBJECTIVES["siamdiff"](ENCODERS["gearnet"]("atom", "paper", "official"), "atom", head_dim=8)
+    weights = {inside + name: x for name, x in alone.items()}
+    if inside:
+        head = inside.removesuffix("model.") + "mlp.layers"
+        weights |= {f"{head}.{i}.weight": torch.ones(2) for i in (0, 1)}
+    moments = {0: {"step": 3, "exp_avg": torch.ones(2)}}
+    optimizer = {"state": moments, "param_groups": [{"lr": 1e-3, "params": [0]}]}
+    torch.save({"model": weights, "optimizer": optimizer}, path)
+    encoder = ENCODERS["gearnet"]("atom", "paper", "official")
+    objective = OBJECTIVES["siamdiff"](encoder, "atom", head_dim=8)
+    said = []
     initialise(objective, path, said.append)
     with pytest.warns(UserWarning, match=AS_RELEASED):
         alone_again = load_encoder(path, "cpu")
@@ -136,9 +143,16 @@ def esm_gearnet(layers: int, width: int, dims: list[int], real: bool = True) -> 
     """Random weights with the names of ESM-GearNet's files; not `real`: shapes, in no memory."""
     with torch.device("meta"):
         parts = {"sequence_model.model": ESM2(layers, width, 20), "structure_model": gearnet_of(dims, width)}
-    shapes = {f"{part}.{name}": x.shape for part, net in parts.items() for name, x in net.state_dict().items()}
-    unused = ["contact_head.regression.weight", *(f"lm_head.{x}" for x in ("bias", "dense.weight", "layer_norm.bias"))]
-    unused += [f"layers.{i}.self_attn.rot_emb.inv_freq" for i in range(layers)]
+    shapes = {}
+    for part, net in parts.items():
+        shapes |= {f"{part}.{name}": x.shape for name, x in net.state_dict().items()}
+    unused = [
+        "contact_head.regression.weight",
+        "lm_head.bias",
+        "lm_head.dense.weight",
+        "lm_head.layer_norm.bias",
+        *(f"layers.{i}.self_attn.rot_emb.inv_freq" for i in range(layers)),
+    ]
     shapes |= {f"sequence_model.model.{name}": (8,) for name in unused}
     state = {name: torch.rand(x) / 4 if real else torch.ones(()).expand(x) for name, x in shapes.items()}
     state |= {name: torch.tensor(5) for name in state if name.endswith("num_batches_tracked")}
