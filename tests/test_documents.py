@@ -116,11 +116,13 @@ def test_a_source_of_ones_own_is_a_store_to_train_on(tmp_path):
         np.savez(tmp_path / f"p{k}.npz", ca=ca, sequence="AG" * (size // 2))
     (tmp_path / "bad.npz").write_text("no numbers")
     store = open_store(recipe("my_source.py", tmp_path, tmp_path).splitlines()[-1])
-    assert store.names == ["p0", "p1"] and [store[i].num_residues for i in (0, 1)] == [12, 30]
+    assert store.names == ["p0", "p1"]
+    assert [store[i].num_residues for i in (0, 1)] == [12, 30]
     assert store.positions(0)[0] == ("A", 1, " ")
     np.savez(tmp_path / "p0.npz", ca=ca[:8], sequence="AG" * 4)  # as many files, another content
     again = open_store(recipe("my_source.py", tmp_path, tmp_path).splitlines()[-1])
-    assert again.path != store.path and [again[i].num_residues for i in (0, 1)] == [8, 30]
+    assert again.path != store.path
+    assert [again[i].num_residues for i in (0, 1)] == [8, 30]
 
 
 # ---- the walkthrough -------------------------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ def test_real_files_with_insertion_codes(tmp_path):
     positions = read_structure("x", text).positions
     rows = [f"x:{chain}:{number}{code.strip()}" for chain, number, code in positions]
     assert any(row[-1].isalpha() for row in rows)
-    table = "id\tprediction\n" + "".join(f"{row}\t{i}\n" for i, row in enumerate(rows))
+    lines = [f"{row}\t{i}\n" for i, row in enumerate(rows)]
+    table = "id\tprediction\n" + "".join(lines)
     found = b_factors(colored(tmp_path, text, table))
     assert [found[position] for position in positions] == [{float(i)} for i in range(len(rows))]
 
@@ -107,7 +108,9 @@ def test_mutations_count_by_their_mean(tmp_path):
     """As in mutants.tsv: chain A is not named, and the type of a residue is checked."""
     table = "mutation\tpredicted\tlow\nA52G\t1\t0\nA52V\t2\t0\nG52AS\t-1\t0\nB:S52A\t4\t7\n"
     found = b_factors(colored(tmp_path, as_pdb(ROWS), table))
-    assert found["A", 52, " "] == {1.5} and found["A", 52, "A"] == {-1} and found["B", 52, " "] == {4}
+    assert found["A", 52, " "] == {1.5}
+    assert found["A", 52, "A"] == {-1}
+    assert found["B", 52, " "] == {4}
     assert b_factors(colored(tmp_path, as_pdb(ROWS), table, "--column", "low"))["B", 52, " "] == {7}
     with pytest.raises(SiamDiffError, match="A:52 is A, but W in the table"):
         colored(tmp_path, as_pdb(ROWS), "mutation\tpredicted\nW52G\t1\n")

@@ -101,7 +101,8 @@ def test_half_widths_add_up_in_squares():
     proteins = np.array([1.0, 2.0, 3.0])
     half = stats.t.ppf(0.975, 2) / np.sqrt(3)  # standard deviation 1
     both = np.hypot(half, stats.t.ppf(0.975, 1))  # variance 2 among two seeds
-    one, run = made("a", proteins[None]), made("b", np.stack([proteins - 1, proteins + 1]))
+    one = made("a", proteins[None])
+    run = made("b", np.stack([proteins - 1, proteins + 1]))
     assert interval_of(one, "x") == pytest.approx([2 - half, 2 + half])
     assert interval_of(run, "x") == pytest.approx([2 - both, 2 + both])
 
@@ -200,14 +201,20 @@ def test_every_protein_counts_once_in_any_order(tmp_path):
 def test_seeds_of_one_method_are_one_run(tmp_path):
     """By the names of the folders, if no option but the seed differs."""
     losses = np.arange(6.0).reshape(3, 2) / 10
-    paths = [pretrained(tmp_path / f"a-{seed}", losses + seed, seed=seed) for seed in (0, 1, 12)]
-    paths += [pretrained(tmp_path / "b" / f"seed-{seed}", losses, "--lr", "0.1", seed=seed) for seed in (0, 3)]
-    paths += [pretrained(tmp_path / f"c-{seed}", losses, "--lr", f"0.{seed + 2}", seed=seed) for seed in (0, 1)]
+    seeds = [0, 1, 12]
+    paths = [
+        *(pretrained(tmp_path / f"a-{seed}", losses + seed, seed=seed) for seed in seeds),
+        pretrained(tmp_path / "b" / "seed-0", losses, "--lr", "0.1", seed=0),
+        pretrained(tmp_path / "b" / "seed-3", losses, "--lr", "0.1", seed=3),
+        pretrained(tmp_path / "c-0", losses, "--lr", "0.2", seed=0),
+        pretrained(tmp_path / "c-1", losses, "--lr", "0.3", seed=1),
+    ]
     runs = read_runs([*paths, tmp_path / "b" / ".." / "c-1"])  # one that is named twice is one
     assert [run.name for run in runs] == ["a", "b", "c-0", "c-1"]
     a, *_ = compare(runs, "sequence_loss")
-    assert list(a.run.lines) == ["0", "1", "12"] and a.run.config["seed"] == "0 1 12"
-    assert [a.mean, a.baseline, a.std] == pytest.approx([0.25 + 13 / 3, 2.9, np.std([0, 1, 12], ddof=1)])
+    assert list(a.run.lines) == ["0", "1", "12"]
+    assert a.run.config["seed"] == "0 1 12"
+    assert [a.mean, a.baseline, a.std] == pytest.approx([0.25 + 13 / 3, 2.9, np.std(seeds, ddof=1)])
     assert np.allclose(a.run.held_out["structure_loss"].mean(0), 2 * (losses.mean(1) + 13 / 3))
 
 

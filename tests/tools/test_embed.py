@@ -221,19 +221,22 @@ def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files
 def test_vectors_of_atoms(include, checkpoint, files, tmp_path):
     """Each is of the atom that is named beside it; their means over a residue are the residue's vectors."""
     embedder = siamdiff_min.load_encoder(checkpoint, "cpu")
-    e = embedder.embed(files[0], include=["per_atom", "per_residue"])
-    view = embedder.builder.select_nodes(read_structure(files[0]).protein)
+    path = files[0]
+    e = embedder.embed(path, include=["per_atom", "per_residue"])
+    view = embedder.builder.select_nodes(read_structure(path).protein)
     assert e.per_atom.shape == (view.num_atoms, len(e.mean))
     assert (len(e.per_atom) == len(e.sequence)) is (checkpoint.name == "residue")
     assert e.atom_name == [ATOM_NAMES[name] for name in view.atom_name]
     assert e.atom_residue.tolist() == view.atom_residue.tolist()
     assert np.allclose(e.per_atom[e.atom_residue == 3].mean(0), e.per_residue[3], rtol=1e-5, atol=1e-6)
-    assert embedder.embed(files[0]).per_atom.shape == (0, len(e.mean))
-    found = embedded(tmp_path / "e.npz", files[1], files[0], "--checkpoint", checkpoint, "--include", *include)
+    assert embedder.embed(path).per_atom.shape == (0, len(e.mean))
+    found = embedded(tmp_path / "e.npz", files[1], path, "--checkpoint", checkpoint, "--include", *include)
     row = found["id"].index(e.id)
-    atoms, residues = (slice(*found[f"{what}_offset"][row : row + 2]) for what in ("atom", "residue"))
+    atoms = slice(*found["atom_offset"][row : row + 2])
+    residues = slice(*found["residue_offset"][row : row + 2])
     assert np.abs(found["per_atom"][atoms] - e.per_atom).max() <= 1e-5 * np.abs(e.per_atom).max()
-    assert found["atom_name"][atoms] == e.atom_name and found["atom_residue"][atoms] == e.atom_residue.tolist()
+    assert found["atom_name"][atoms] == e.atom_name
+    assert found["atom_residue"][atoms] == e.atom_residue.tolist()
     assert found["residue_number"][residues] == e.residue_number.tolist()
 
 
@@ -292,7 +295,8 @@ def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
     assert [*head[:3], head[-1]] == ["name", "v1", "v2", "encoder"]
     assert [row[0] for row in rows] == found["id"] == [stem(files[0]), "with, comma"]
     assert {row[-1] for row in rows} == {" ".join(found["encoder"])}
-    assert np.array_equal(np.array([row[1:-1] for row in rows], np.float32), np.array(found["mean"], np.float32))
+    vectors = np.array([row[1:-1] for row in rows], np.float32)
+    assert np.array_equal(vectors, np.array(found["mean"], np.float32))
     with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure"):
         embed_here(*given, "--out", tmp_path / "e.csv", "--include", "mean", "per_residue")
 
@@ -304,10 +308,14 @@ def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
     assert head[:8] == ["name", "chain", "number", "code", "type", "plddt", "v1", "v2"]
     place = [found[f"residue_{x}"] for x in ("chain", "number", "insertion_code", "type")]
     names = np.repeat(found["id"], np.diff(found["residue_offset"]))
-    assert [row[:5] for row in rows] == [list(map(str, row)) for row in zip(names, *place)]
-    assert np.array_equal(np.array([row[6:-1] for row in rows], np.float32), np.array(found["per_residue"], np.float32))
-    for name, _, number, _, _, plddt, *_ in rows:  # nan: an experiment
-        assert plddt == "nan" if name != "model" else float(plddt) == 50 + int(number[-1])
+    assert [row[:5] for row in rows] == [[*map(str, row)] for row in zip(names, *place)]
+    vectors = np.array([row[6:-1] for row in rows], np.float32)
+    assert np.array_equal(vectors, np.array(found["per_residue"], np.float32))
+    for name, _, number, _, _, plddt, *_ in rows:
+        if name == "model":
+            assert float(plddt) == 50 + int(number[-1])
+        else:
+            assert plddt == "nan"  # an experiment
 
 
 def as_model(source: Path, target: Path, plddt: float) -> Path:
@@ -328,15 +336,18 @@ def test_models_of_low_confidence_are_left_out_if_asked(weights, tmp_path, files
 
 
 def test_every_chain_alone(weights, tmp_path, capsys):
-    places = [(chain, x, number) for chain, x in (("A", 0), ("B", 60)) for number in range(1, 6)]
-    rows = [row for chain, x, n in places for row in residue("SER", n, chain=chain, x=x + 2.1 * n)]
+    rows = []
+    for chain, x in (("A", 0), ("B", 60)):
+        for number in range(1, 6):
+            rows += residue("SER", number, chain=chain, x=x + 2.1 * number)
     (tmp_path / "two.pdb").write_text(as_pdb(rows))
     (tmp_path / "bad.pdb").write_text("nothing")
     options = "--checkpoint", weights, "--include", "mean", "per_residue", "--each-chain"
     found = embedded(tmp_path / "e.npz", tmp_path / "two.pdb", tmp_path / "bad.pdb", *options, status=1)
     assert "seen 3 = embedded 2 + skipped 0 + failed 1" in capsys.readouterr().out
     parts = chains_of(read_structure(tmp_path / "two.pdb"))
-    assert found["id"] == ["two_A", "two_B"] and [*parts] == ["A", "B"] == [*dict.fromkeys(found["residue_chain"])]
+    assert found["id"] == ["two_A", "two_B"]
+    assert [*parts] == ["A", "B"] == [*dict.fromkeys(found["residue_chain"])]
     expected = siamdiff_min.load_encoder(weights, "cpu").embed(*parts.values())
     assert np.array_equal(np.array(found["mean"], np.float32), [e.mean for e in expected])
 

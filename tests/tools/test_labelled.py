@@ -115,11 +115,13 @@ def test_few_structures_and_sequences_with_many_copies():
     nine = {f"x{i}": str(i) for i in range(9)}
     unsaid = dict.fromkeys(nine, "")
     assert Counter(split_by_sequence(nine, unsaid).values()) == {"train": 7, "valid": 1, "test": 1}
-    beside = split_by_sequence({**nine, "a": "a", "b": "b"}, {**unsaid, "a": "valid", "b": "test"})
-    assert beside == {**dict.fromkeys(nine, "train"), "a": "valid", "b": "test"}
-    sequence = {f"f{i}": "00" for i in range(30)} | {f"y{i}": str(10 + i) for i in range(10)}
+    named = {"a": "valid", "b": "test"}
+    beside = split_by_sequence({**nine, "a": "a", "b": "b"}, unsaid | named)
+    assert beside == dict.fromkeys(nine, "train") | named
+    family = dict.fromkeys([f"f{i}" for i in range(30)], "00")
+    sequence = family | {f"y{i}": str(10 + i) for i in range(10)}
     sides = split_by_sequence(sequence, dict.fromkeys(sequence, ""))
-    assert {sides[f"f{i}"] for i in range(30)} == {"train"}
+    assert {sides[name] for name in family} == {"train"}
     assert Counter(sides.values()) == {"train": 32, "valid": 4, "test": 4}
 
 
@@ -275,11 +277,13 @@ def written(path, task, trained_on, target, scores: list, groups=None) -> dict:
 
 def test_a_model_that_is_worse_than_the_mean_stands_beside_it(tmp_path):
     """The mean has the smallest squared error, the median the smallest absolute one; neither ranks anything."""
-    trained_on, target = [0.0, 0.0, 1.0, 11.0], RNG.normal(3, 5, size=30)
+    trained_on = [0.0, 0.0, 1.0, 11.0]
+    target = RNG.normal(3, 5, size=30)
     found = written(tmp_path, table_task(ENCODER), trained_on, target, [target + RNG.normal(2, 9, size=30)])
     constant = found["constant"]
     rmse = np.sqrt(np.mean((target - 3) ** 2))
-    assert np.isclose(constant["rmse"], rmse) and np.isclose(constant["mae"], np.mean(np.abs(target - 0.5)))
+    assert np.isclose(constant["rmse"], rmse)
+    assert np.isclose(constant["mae"], np.mean(np.abs(target - 0.5)))
     assert constant["pearson"] == constant["spearman"] == 0
     low, high = found["gain_interval"]["rmse"]
     assert 0 < low < found["mean"]["rmse"] - rmse < high  # above by more than chance: worse
@@ -302,9 +306,11 @@ def test_accuracies_are_counted_and_the_commonest_class_is_the_constant(tmp_path
     counts = found["counts"]
     assert [str(count) for count in counts["correct"].values()] == correct
     assert (counts["samples"], counts["structures"]) == (50, 10)
-    assert found["constant"]["accuracy"] == (target == 2).mean() and found["answer"]["mean"] == [0.25, 0.25, 0.5]
+    assert found["constant"]["accuracy"] == (target == 2).mean()
+    assert found["answer"]["mean"] == [0.25, 0.25, 0.5]
     assert found["said"]["test"] == "test split  50 samples of 10 structures (train 9)"
-    assert found["said"]["correct"].split()[1:] == correct and found["said"]["best"].split()[2:] == ["2", "1"]
+    assert found["said"]["correct"].split()[1:] == correct
+    assert found["said"]["best"].split()[2:] == ["2", "1"]
 
 
 @pytest.mark.repeats

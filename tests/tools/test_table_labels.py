@@ -184,10 +184,16 @@ def test_a_wrong_table_is_named_before_torch_is_loaded(tmp_path):
 @pytest.mark.parametrize("quotes", ["none", "all", "Excel's"])
 def test_every_table_that_excel_or_pandas_writes_is_read_alike(tmp_path, separator, quotes):
     """Also with spaces around cells, rows without content, line ends of Windows, and other encodings."""
-    cells = [["name", "value", "split"], ["p 1", "a, b", "train"], ['p"2', "ä", "val"], ["p3", "", "test"]]
+    cells = [
+        ["name", "value", "split"],
+        ["p 1", "a, b", "train"],
+        ['p"2', "ä", "val"],
+        ["p3", "", "test"],
+        ["", "", ""],
+    ]
     style = {"none": csv.QUOTE_MINIMAL, "all": csv.QUOTE_ALL, "Excel's": csv.QUOTE_NONNUMERIC}[quotes]
     text = io.StringIO(newline="")
-    csv.writer(text, delimiter=separator, quoting=style).writerows([*cells, ["", "", ""]])
+    csv.writer(text, delimiter=separator, quoting=style).writerows(cells)
     text = text.getvalue()
     expected = [("p 1", ["a", "b"], "train"), ('p"2', ["ä"], "valid"), ("p3", [], "test")]
     spaced = re.sub(f"{separator}(?! )", f"{separator} ", text).replace("\r\n", " \r\n").replace('" \r', '"\r')

@@ -197,16 +197,25 @@ def test_splits_by_column(folder):
 
 def test_residues_of_one_number_are_told_apart_by_chain_and_insertion_code(folder):
     """Two chains of five residues, each numbered 5, 5A, 5B, 6, -7; the rows of the table come in another order."""
-    numbers, codes = torch.tensor([5, 5, 5, 6, -7] * 2), torch.tensor([*map(ord, " AB  " * 2)])
-    protein = replace(PROTEIN.crop(0, 10), residue_number=numbers, insertion_code=codes, chain=torch.arange(10) // 5)
+    numbers = torch.tensor([5, 5, 5, 6, -7] * 2)
+    codes = torch.tensor([*map(ord, " AB  " * 2)])
+    chain = torch.arange(10) // 5
+    protein = replace(PROTEIN.crop(0, 10), residue_number=numbers, insertion_code=codes, chain=chain)
     write_pdb(folder / "data" / "two.pdb", protein, ("L", "H"))
     places = [(chain, number) for number in ("5A", "-7", "5", "6", "5B") for chain in "HL"]
     store = opened(folder, *(("two", *place, row, "train") for row, place in enumerate(places)))
+    assert not store.not_found
     sample = SAMPLES["table"](store)[0, 0]
     in_file = [(chain, number) for chain in "LH" for number in ("5", "5A", "5B", "6", "-7")]
-    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file) and not store.not_found
-    assert sample.target.tolist() == [places.index(place) for place in in_file] and sample.focus.all()
-    store = opened(folder, *(("two", *place, 1, "train") for place in (("H", "5A"), ("H", "5C"), ("A", "5"))))
+    assert sample.names == tuple(f"two:{chain}:{number}" for chain, number in in_file)
+    assert sample.target.tolist() == [places.index(place) for place in in_file]
+    assert sample.focus.all()
+    store = opened(
+        folder,
+        ("two", "H", "5A", 1, "train"),
+        ("two", "H", "5C", 1, "train"),
+        ("two", "A", "5", 1, "train"),
+    )
     assert SAMPLES["table"](store)[0, 0].focus.nonzero().flatten().tolist() == [6]
     assert store.not_found == "2 labels of residues that are not in theirs (two:H:5C, two:A:5)"
 
@@ -291,9 +300,12 @@ def test_a_gap_changes_neither_loss_nor_gradient(kind):
     there = ~target.isnan()
     alone = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), kind=kind)
     expected = alone.loss(output[there][:, None], target[there]).mean()
-    assert torch.allclose(loss, expected) and loss.isfinite()
-    (gradient,), (other,) = torch.autograd.grad(loss, output), torch.autograd.grad(expected, output)
-    assert torch.allclose(gradient, other) and not gradient[~there].any()
+    assert loss.isfinite()
+    assert torch.allclose(loss, expected)
+    (gradient,) = torch.autograd.grad(loss, output)
+    (other,) = torch.autograd.grad(expected, output)
+    assert torch.allclose(gradient, other)
+    assert not gradient[~there].any()
 
 
 def test_metrics_of_each_property_and_their_mean():
@@ -302,12 +314,16 @@ def test_metrics_of_each_property_and_their_mean():
     task.fit(target, "tiny")
     score = np.nan_to_num(target) + np.array([1, 10])
     values = task.metrics(score, target, ["a"] * 4)
-    assert values["rmse:x"] == 1 and np.isclose(values["rmse:y"], 10) and values["spearman"] == 1
-    assert np.isclose(values["rmse"], (1 / target[:3, 0].std() + 10 / target[[0, 2, 3], 1].std()) / 2)
+    assert values["rmse:x"] == 1
+    assert np.isclose(values["rmse:y"], 10)
+    assert values["spearman"] == 1
+    x, y = np.nanstd(target, axis=0)
+    assert np.isclose(values["rmse"], (1 / x + 10 / y) / 2)
     answer = task.baseline(target)
     assert answer == {"mean": [2, 1000 / 3], "median": [2, 300]}
     constant = task.baseline_metrics(answer, target, ["a"] * 4)
-    assert constant["mae:y"] == (200 + 0 + 300) / 3 and np.isclose(constant["rmse:x"] ** 2, 2 / 3)
+    assert constant["mae:y"] == (200 + 0 + 300) / 3
+    assert np.isclose(constant["rmse:x"] ** 2, 2 / 3)
 
 
 # ---- a table of a lab, from its files to a page and to predictions ---------------------------------------------------
