@@ -60,7 +60,7 @@ LEFT_OUT = {  # ablation -> the fields of Conventions that nothing asks for then
 }
 SMALLER = {  # size, level -> what changes, for laptops: many small steps. "tiny" takes 5 to 7 minutes on 2 cores
     ("tiny", "atom"): {"batch_size": 2, "epochs": [5, 6], "lr": 2e-3, "valid_every": 8},
-    ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3, "valid_every": 4},
+    ("tiny", "residue"): {"batch_size": 4, "epochs": [12, 12], "lr": 2e-3, "valid_every": 6},
     ("medium", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
     ("medium", "residue"): {"batch_size": 8, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
     ("small", "atom"): {"batch_size": 4, "epochs": [25, 25], "lr": 1e-3, "valid_every": 5},
