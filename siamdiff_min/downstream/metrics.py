@@ -77,7 +77,7 @@ def fmax(prediction: np.ndarray, target: np.ndarray) -> float:
 def auprc(prediction: np.ndarray, target: np.ndarray) -> float:
     """Average precision (area under the precision-recall curve) of all entries, (B,) or (B, C); nan for one class.
 
-    Predictions that are all equal have no order: it is that of a random one.
+    Predictions that are all equal have no order, so they count as a random one.
     """
     if prediction.min() == prediction.max():
         return auprc_of_chance(target.size, int(target.sum()))
@@ -118,7 +118,9 @@ def auroc(prediction: np.ndarray, target: np.ndarray) -> float:
         return NAN
     corner = (np.diff(hits, 2) != 0) | (np.diff(misses, 2) != 0)  # the others lie on a line between their neighbours
     kept = np.pad(corner, 1, constant_values=True) if len(hits) > 2 else slice(None)
-    return np.trapezoid(np.append(0, hits[kept] / hits[-1]), np.append(0, misses[kept] / misses[-1]))
+    found = np.append(0, hits[kept] / hits[-1])
+    width = np.diff(misses[kept] / misses[-1], prepend=0)
+    return (width * (found[1:] + found[:-1]) / 2).sum()
 
 
 @metric("max")
