@@ -503,7 +503,7 @@ for name in "ab":
     shutil.copy(source, folder / name)
 subprocess.run(["theseus", "-l", "-f", "a", "b"], check=True, cwd=folder)
 before = [line for line in open(source) if line.startswith(("ATOM", "HETATM"))]
-with open(target, "w") as file:  # its places are of another frame: those of the original are put back
+with open(target, "w") as file:  # in another frame: put the original coordinates back
     atoms = iter(before * 2)
     for line in open(folder / "theseus_sup.pdb"):
         file.write(line[:30] + next(atoms)[30:54] + line[54:] if line.startswith(("ATOM", "HETATM")) else line)

@@ -111,7 +111,7 @@ class HeldOut(NamedTuple):
 
 
 def read_held_out(vectors: Path, table: Path, scale: Path | None = None, every: int = 1) -> HeldOut:
-    """The chains of an .npz, of one family in `every`; `scale` is that of the package for their encoder."""
+    """The chains of an .npz, one family in `every`. Without `scale` the package has one for their encoder."""
     arrays = command.single_chains(command.vectors_of([str(vectors)], ""), "set")
     family, _, _ = read_table(table, arrays["id"])
     chosen = np.isin(family, np.unique(family)[::every])

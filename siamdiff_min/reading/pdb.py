@@ -179,7 +179,7 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
 
 
 def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float, ...]] | None:
-    """Residue number, insertion code, coordinates. None: no number, and no amino acid, where it is an error."""
+    """Residue number, insertion code, coordinates. None: they are no numbers, an error in an amino acid."""
     if _PQR.match(line) and not _NO_NUMBER.match(line):
         raise StructureError(path, "a PQR file", "its columns are apart by blanks: convert it to PDB")
     if len(line) < 54:  # x, y and z end in column 54

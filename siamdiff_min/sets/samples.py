@@ -185,7 +185,7 @@ class MutationSamples(Samples):
 
 
 class EnvironmentSamples(Samples):
-    """RES: the surroundings of a hidden residue, of which the backbone is there (differences.md, row 24); its type."""
+    """RES: the surroundings of a residue that shows its backbone alone (differences.md, row 24), and its type."""
 
     def count(self, index: int) -> int:
         return len(self.labels(index)["residues"])

@@ -35,7 +35,7 @@ def verify(store: ProteinStore) -> None:
 
 
 def chains_of(structure: Structure) -> dict[str, Structure]:
-    """Every chain as a structure of its own, by its id. What was left out is counted with the first."""
+    """Every chain as a structure of its own, by its id. Counts of left-out atoms and residues stay with the first."""
     found, dropped = {}, structure.dropped
     for number, name in enumerate(structure.chain_names):
         ours = structure.protein.chain == number

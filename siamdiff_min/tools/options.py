@@ -130,8 +130,10 @@ def nearest(argv: Sequence[str] | None = None) -> Namespace:
         "--among": {"nargs": "+", "required": True, "help": "the set: an .npz of siamdiff embed, or structures"},
         "--top": {"type": int, "default": 10, "help": "hits of each query (default: 10)"},
         "--out": {"type": Path, "help": "table of the hits (default: nearest.tsv); of --fit: scale.npz"},
-        "--checkpoint": {"help": "encoder of the structures (default: that of the set's .npz, else siamdiff-residue)"},
-        "--scale": {"type": Path, "help": "what --fit wrote (default: that of the package for this encoder)"},
+        "--checkpoint": {
+            "help": "encoder of the structures (default: the one of the set's .npz, else siamdiff-residue)"
+        },
+        "--scale": {"type": Path, "help": "what --fit wrote (default: the package's scale for this encoder)"},
         "--fit": {
             "type": Path,
             "metavar": "FAMILIES.tsv",

@@ -283,7 +283,7 @@ class Contents(NamedTuple):
 
 
 def contents(at_atoms: bool, source: Source) -> Contents | StructureError:
-    """What a structure holds for an encoder, of all atoms if `at_atoms`; or why it cannot be read."""
+    """How long a structure is, and what the reader and the encoder leave out; or why it cannot be read."""
     structure = read_source(source)
     if isinstance(structure, StructureError):
         return structure

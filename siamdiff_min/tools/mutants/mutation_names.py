@@ -76,7 +76,7 @@ class Positions:
         for row, (chain, number, code) in enumerate(structure.positions):
             of_chain[chain][number, code.strip()] = row, ONE_LETTER[types[row]]
 
-        # Every chain stands for those of its sequence: for itself first.
+        # Every chain stands for all chains of its sequence, for itself first.
         residues = []
         keys = []
         wild = ""

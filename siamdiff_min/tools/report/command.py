@@ -142,7 +142,7 @@ def tables_of(runs: Sequence[RunFolder]) -> str:
         if run.tested:
             found[f"Numbers{name}, intervals over {units(run)}"] = wording.rows(run.results)
         apart = run.results.get("with_relatives")
-        if apart:  # in other folds, where a head may have seen them
+        if apart:  # relatives in other folds: a head may have seen them
             scores = [[name, value, apart["interval"][name]] for name, value in apart["mean"].items()]
             title = f"With relatives in other folds{name}, {apart['sequences']} sequences"
             found[title] = [["metric", "mean", "95 % interval"], *scores]

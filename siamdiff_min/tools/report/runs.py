@@ -105,7 +105,7 @@ def folder_of_method(path: Path, options: Mapping) -> Path:
 
 
 def read_run(name: str, paths: Sequence[Path]) -> RunFolder:
-    """Read a run: the folder of fine-tuning, or those of all seeds of one pre-training.
+    """Read a run: one folder of fine-tuning, or the folders of all seeds of one pre-training.
 
     Raises SiamDiffError if there is no run in it, or a damaged file.
     """
@@ -204,7 +204,7 @@ def what_is_left(epochs: Sequence[float], lines: Mapping[str, list[dict]]) -> st
 
 
 def options_in(path: Path) -> dict:
-    """The options of a run's folder, or of that of a seed; none if it does not say them."""
+    """The options in the folder of a run or a seed; empty if it does not say them."""
     return read_json(path / "options.json").get("options", {})
 
 
