@@ -116,11 +116,16 @@ def auroc(prediction: np.ndarray, target: np.ndarray) -> float:
     hits, misses = counts_above(prediction, target)
     if not hits[-1] or not misses[-1]:
         return NAN
-    corner = (np.diff(hits, 2) != 0) | (np.diff(misses, 2) != 0)  # the others lie on a line between their neighbours
-    kept = np.pad(corner, 1, constant_values=True) if len(hits) > 2 else slice(None)
+    kept = slice(None)
+    if len(hits) > 2:  # the points between two corners lie on a line
+        corner = (np.diff(hits, 2) != 0) | (np.diff(misses, 2) != 0)
+        kept = np.pad(corner, 1, constant_values=True)
+
+    # The area of every trapezoid; numpy.trapezoid came with 2.0.
     found = np.append(0, hits[kept] / hits[-1])
-    width = np.diff(misses[kept] / misses[-1], prepend=0)
-    return (width * (found[1:] + found[:-1]) / 2).sum()
+    wrong = np.append(0, misses[kept] / misses[-1])
+    height = found[1:] + found[:-1]
+    return (np.diff(wrong) * height / 2).sum()
 
 
 @metric("max")
