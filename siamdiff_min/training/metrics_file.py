@@ -42,21 +42,24 @@ def of_baseline(name: str, values: dict[str, float]) -> str:
 
 
 def summary(path: Path) -> str:
-    """A table of a metrics.jsonl: every measure's first and last value, stage by stage, beside the constant's."""
+    """A table of a metrics.jsonl: every measure's first and last value, stage by stage, beside the constant's.
+
+    What a stage has measured once alone has no first value.
+    """
     # Of each measure, by stage and split: not every line has every measure.
     values: dict = {}
     for line in map(json.loads, path.read_text().splitlines()):
-        for name, end in in_order(line):
+        for name, value in in_order(line):
             key = line.get("stage", 1), line["split"], name
-            start, *_ = values.get(key, [end])
-            values[key] = start, end, of_baseline(name, line)
+            values.setdefault(key, []).append((value, of_baseline(name, line)))
 
     rows = [f"{'stage':5}  {'split':5}  {'measure':24}  {'start':>10}  {'end':>10} (of a constant)"]
     for key in sorted(values, key=lambda key: key[:2]):
         stage, split, name = key
-        start, end, baseline = values[key]
+        start = f"{values[key][0][0]:.4g}" if len(values[key]) > 1 else ""
+        end, baseline = values[key][-1]
         if name.endswith("_per_second"):
             continue
-        numbers = f"{start:>10.4g}  {end:>10.4g}{baseline}"
+        numbers = f"{start:>10}  {end:>10.4g}{baseline}"
         rows.append(f"{stage:<5}  {split:5}  {name:24}  {numbers}")
     return "\n".join(rows)

@@ -30,6 +30,7 @@ from siamdiff_min.training import checkpoint, engine, evaluation, ranks
 from siamdiff_min.training.config import PRETRAIN
 from siamdiff_min.training.engine import Run
 from siamdiff_min.training.loader import valid_keys
+from siamdiff_min.training.metrics_file import summary
 from siamdiff_min.training.presets import LR_DECAYS
 from siamdiff_min.training.ranks import Ranks
 
@@ -62,6 +63,13 @@ def reference(tmp_path_factory, one_thread):
 def test_a_stage_is_validated_at_its_ends_and_after_some_epochs(every, validated, tmp_path):
     train(configure(tmp_path, "--valid-every", every))
     assert [(x["stage"], x["step"]) for x in lines(tmp_path) if x["split"] == "valid"] == validated
+
+
+def test_what_a_stage_has_measured_once_has_no_start(tmp_path):
+    measured = ({"stage": 1, "loss": 4.0}, {"stage": 2, "loss": 4.5}, {"stage": 2, "loss": 3.5})
+    (tmp_path / "m.jsonl").write_text("\n".join(json.dumps({"split": "valid", **line}) for line in measured))
+    rows = [row.split() for row in summary(tmp_path / "m.jsonl").splitlines()]
+    assert rows[1:] == [["1", "valid", "loss", "4"], ["2", "valid", "loss", "4.5", "3.5"]]
 
 
 def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
