@@ -1,4 +1,4 @@
-"""Runs side by side: intervals that cover, seeds of one method as one run, tables as CSV and LaTeX."""
+"""Runs side by side: intervals that cover, seeds of one method as one run, tables on the page and as CSV."""
 
 import csv
 import glob
@@ -15,7 +15,6 @@ import pytest
 from processes import run
 from scipy import stats
 
-from benchmarks.probe_report import PAPER, SCRATCH
 from siamdiff_min import cli
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
@@ -54,13 +53,11 @@ def made(name: str, values: np.ndarray, measure: str = "x") -> RunFolder:
     return RunFolder(name, {}, {}, {}, {}, EARLIER, unfinished="", **of_held_out(seeds))
 
 
-def reported(tmp_path: Path, paths) -> tuple[str, list[dict], str]:
-    """What `siamdiff report` writes of these runs: the page, the rows of the CSV file, the tabular."""
-    files = [str(tmp_path / name) for name in ("page.html", "table.csv", "table.tex")]
-    options = ["--out", files[0], "--csv", files[1], "--latex", files[2]]
-    assert cli.run("report", [*map(str, paths), *options]) == 0
-    page, table, tabular = (Path(file).read_text() for file in files)
-    return page, [*csv.DictReader(table.splitlines())], tabular
+def reported(tmp_path: Path, paths) -> tuple[str, list[dict]]:
+    """What `siamdiff report` writes of these runs: the page, the rows of the CSV file."""
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    assert cli.run("report", [*map(str, paths), "--out", str(page), "--csv", str(table)]) == 0
+    return page.read_text(), [*csv.DictReader(table.read_text().splitlines())]
 
 
 # ---- intervals -------------------------------------------------------------------------------------------------------
@@ -125,15 +122,13 @@ def test_the_difference_of_paired_proteins_is_narrower():
 
 
 def test_runs_at_another_noise_are_not_compared(tmp_path):
-    """One whose baselines are others, by as little as .01 %: no difference, no rank."""
+    """One whose baselines are others, by as little as .01 %."""
     proteins = np.random.default_rng(0).random((8, 4))
     noise = {"a": 2.9, "b": 2.9003, "c": 2.9}
     paths = [pretrained(tmp_path / name, proteins + k, noise=x) for k, (name, x) in enumerate(noise.items())]
     found = {row.run.name: row.difference for row in compare(read_runs(paths), "sequence_loss")}
     assert found["a"] == Difference() and found["b"] == Difference(why_not="held out at other noise")
     assert found["c"].gain == pytest.approx(2)
-    _, _, tabular = reported(tmp_path, paths)
-    assert "textbf{0" not in tabular and "underline" not in tabular
 
 
 def test_an_interval_ends_where_its_measure_does():
@@ -158,27 +153,27 @@ def test_a_measured_0_stays_and_the_first_run_is_the_first(tmp_path):
 
 
 def test_runs_scored_on_other_rows_are_not_compared(tmp_path):
-    """Two test splits, and five folds beside them: no difference, no bold, no rank; page and files say so."""
+    """Two test splits, and five folds beside them: no difference; page and file say so."""
     target = np.random.default_rng(0).normal(size=40)
     names = [f"s{i}" for i in range(40)]
-    for name, (rows, folds) in {"a": (slice(30), None), "b": (slice(10, 40), None), "c": (slice(30), 5)}.items():
+    scored = {"a": (slice(30), None), "b": (slice(10, 40), None), "c": (slice(30), 5)}
+    for name, (rows, folds) in scored.items():
         model = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"))
         model.known = {"answer": model.baseline(target[rows])}
         tested = {0: Predictions(names[rows], names[rows], target[rows], 0.9 * target[rows])}
         config = Namespace(task="table", labels="x.tsv", folds=folds)
-        finish(tmp_path / name / "results.json", result_of(config, model, tested, {}, {}), model, tested)
-    page, rows, tabular = reported(tmp_path, [tmp_path / name for name in "abc"])
+        result = result_of(config, model, tested, {}, {})
+        finish(tmp_path / name / "results.json", result, model, tested)
+    page, rows = reported(tmp_path, [tmp_path / name for name in "abc"])
     reasons = {(row["run"], row["difference"] + row["not compared"]) for row in rows}
     assert reasons == {("a", ""), ("b", "scored on other rows"), ("c", "scored on other rows")}
     assert all(f"{name} is not compared with a: scored on other rows" in page for name in "bc")
-    assert "c: scored on other" in tabular and "textbf{0" not in tabular and "underline" not in tabular
-    assert "baseline of a &" in tabular and "baseline of b &" in tabular  # each has its own
 
 
 def test_a_loss_that_is_another_sum_is_in_the_table_with_the_reason(tmp_path):
     options = "--method siamdiff", "--method diffpret", "--ablation small-noise", "--ablation no-sequence"
     paths = [pretrained(tmp_path / f"r{k}", np.ones((4, 2)), *x.split(), loss=4.0) for k, x in enumerate(options)]
-    _, rows, _ = reported(tmp_path, paths)
+    _, rows = reported(tmp_path, paths)
     reasons = [(row["mean"], row["not compared"]) for row in rows if row["measure"] == "loss"]
     assert reasons == [("4.0", ""), ("4.0", "another sum of losses")] * 2
 
@@ -222,7 +217,7 @@ def test_seeds_of_one_method_are_one_run(tmp_path):
 
 
 def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
-    """The numbers of the page, the CSV file and the tabular are those of valid.tsv."""
+    """The numbers of the page and the CSV file are those of valid.tsv."""
     rng = np.random.default_rng(0)
     proteins = 2 + rng.random((10, 1)) + 0.1 * rng.random((10, 4))
     paths = []
@@ -231,10 +226,10 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
         for seed, shift in enumerate(shifts):
             own = proteins + shift + 0.01 * rng.random((10, 1))
             paths.append(pretrained(tmp_path / f"{name}-{seed}", own, "--ablation", noise, seed=seed))
-    page, rows, tabular = reported(tmp_path, paths)
+    page, rows = reported(tmp_path, paths)
     names = ("full", "small", "large-0")
     assert [(row["measure"], row["run"]) for row in rows] == [(measure, run) for measure in MEASURES for run in names]
-    full, small, large = rows[:3]
+    _, small, large = rows[:3]
     runs = read_runs(paths)
     gain, interval, *_ = difference(runs[0], runs[1], "sequence_loss")
     found = [float(small[title]) for title in ("difference", "difference low", "difference high")]
@@ -250,47 +245,10 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
         assert part in side_by_side
     assert side_by_side.count("sequence loss") == 1 and "N = 10 held-out proteins" in page and "dots: seeds" in page
 
-    # The tabular: the best bold, the second underlined, their ranks, intervals below.
-    mean, std, low, high = (f"{float(full[title]):.3f}" for title in ("mean", "std", "low", "high"))
-    assert rf"full & \textbf{{{mean}$\pm${std}}} & " in tabular
-    assert f"\n & {{\\scriptsize $[{low}, {high}]$}} & " in tabular
-    assert tabular.count(r"\underline{") == 3 and "& 3.0 " in tabular and r"baseline & 2.900 & - &  \\" in tabular
-
-
-def scored(folder: Path, task: str, **measures: float) -> Path:
-    """A results.json with these means, of two seeds that are .1 apart."""
-    folder.mkdir(parents=True)
-    seeds = {str(k): {name: mean + 0.1 * k - 0.05 for name, mean in measures.items()} for k in (0, 1)}
-    content = {"test": seeds, "mean": measures, "config": {"task": task}, "direction": dict.fromkeys(measures, "max")}
-    content |= {"samples": 9, "counts": {"samples": 9, "structures": 9}}
-    (folder / "results.json").write_text(json.dumps(content))
-    return folder
-
-
-def test_mean_ranks_are_those_of_table_2(tmp_path):
-    """From the means that the paper prints; equal ones share the better rank. Without one mean there is no rank.
-
-    Folders TASK/METHOD: one method on several tasks is one row.
-    """
-    paths = []
-    expected = {}
-    for method, (rank, auprc, fmax, auroc, *rho) in [*PAPER["residue"].items()][1:]:
-        expected[method] = f"{rank:.1f}"
-        paths.append(scored(tmp_path / "ec" / method, "ec", auprc=auprc, fmax=fmax))
-        paths.append(scored(tmp_path / "msp" / method, "msp", auroc=auroc))
-        paths.append(scored(tmp_path / "psr" / method, "psr", global_spearman=rho[0], mean_spearman=rho[1]))
-    paths.append(scored(tmp_path / "ec" / "a_b 50%", "ec", auprc=0.1, fmax=0.1))
-    page, _, tabular = reported(tmp_path, paths)
-    found = dict(re.findall(r"^(\S.*?) &.* & \D*?(\d+\.\d|-)\}* \\\\$", tabular, flags=re.M))
-    assert expected.items() <= found.items() and expected[SCRATCH] == "7.8"
-    assert found[r"a\_b 50\%"] == "-" and r"AUPR & F\textsubscript{max} & AUROC & Global $\rho$" in tabular
-    assert r" & \multicolumn{2}{c}{\textbf{EC}} & \multicolumn{1}{c}{\textbf{MSP}} & " in tabular
-    assert r"$\pm$0.071" in tabular and "<h2>Side by side" in page
-
 
 @pytest.mark.full
 def test_the_ablation_of_the_page(tmp_path, enzymes, monkeypatch):
-    """The block of docs/commands.md, each run with three steps of stage 2: a table of two methods with intervals."""
+    """The block of docs/commands.md, each run with three steps of stage 2: two methods with intervals."""
     page = (ROOT / "docs" / "commands.md").read_text()
     (block,) = re.findall(r"<!-- run: ablation -->\n```bash\n(.*?)^```$", page, flags=re.M | re.S)
     few = "--level residue --epochs 0 1 --max-steps 3 --num-workers 0 --device cpu --threads 1 --batch-size 2"
@@ -310,5 +268,3 @@ def test_the_ablation_of_the_page(tmp_path, enzymes, monkeypatch):
         row = rows["small-noise", measure]
         assert row["seeds"] == "3" and row["difference over"] == "held-out proteins and seeds"
         assert float(row["difference low"]) < float(row["difference"]) < float(row["difference high"])
-    tabular = (tmp_path / "ablation.tex").read_text()
-    assert tabular.count("scriptsize") >= 4

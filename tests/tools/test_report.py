@@ -282,14 +282,6 @@ def test_runs_of_version_0_4_are_drawn_too(tmp_path):
     assert "not told apart from the baseline (5.50)" in page and "better than length (5.40)" in page
 
 
-@pytest.mark.parametrize("option", ["--csv", "--latex"])
-def test_a_table_without_a_measure_is_not_written(tmp_path, option):
-    write_lines(tmp_path, [{"step": 1, "epoch": 0.1, "split": "train", "loss": 3.0}])
-    with pytest.raises(SiamDiffError, match="no run has a loss, error, accuracy or score yet"):
-        cli.run("report", [str(tmp_path), option, str(tmp_path / "table")])
-    assert not (tmp_path / "table").exists()
-
-
 def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
     finetuned(tmp_path, "table")
     words = report.write_page([tmp_path]).read_text()
