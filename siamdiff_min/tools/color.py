@@ -8,27 +8,30 @@ copy lie a script for PyMOL and one for ChimeraX, which open it coloured with a 
 """
 
 import gzip
+import io
 import math
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
+from Bio.PDB.MMCIF2Dict import MMCIF2Dict
+from Bio.PDB.mmcifio import MMCIFIO
+
 from ..files import ConfigError, first_three, printable, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
-from ..reading.cif import SITE, is_mmcif, simple_values, tables_in
-from ..reading.columns import WIDEST, Atoms
+from ..reading.cif import is_mmcif
+from ..reading.columns import Atoms
 from ..reading.endings import without_ending
 from ..reading.parse import is_binary_cif, models_in
 from ..reading.policy import told_apart
-from ..reading.sources import find_structures
 from .mutants.mutation_names import parse
 from .options import VALUE_COLUMNS
 from .table.labels import read_spreadsheet, structure_called
 
-B_FACTOR = f"{SITE}b_iso_or_equiv"
+B_FACTOR = "_atom_site.B_iso_or_equiv"
 Residue = tuple[str, str]  # chain, "" if a table does not say; number with insertion code, "52A"
 Numbers = dict[Residue, tuple[float, str]]  # and the type, "" if the table does not name it
 
@@ -51,22 +54,6 @@ def run(args: Namespace) -> int:
     print(printable(f"{out}: {column} of {counts}, {low:.4g} to {high:.4g}"))
     print(printable(f"with its colours and a legend: pymol {pymol}, or chimerax {chimerax}"))
     return 0
-
-
-def color_predictions(table: Path, source: Path, names: Collection[str]) -> list[Path]:
-    """Copies of the structure files of these names with the predictions of a table; returns their paths.
-
-    They lie in a folder beside the table. Members of archives have none. Raises StructureError.
-    """
-    copies = []
-    for structure in find_structures(source).sources:
-        if structure.member is None and structure.name in names:
-            _, numbers = read_values(table, structure.name, "prediction")
-            copy, found = color(Path(structure.path), numbers)
-            ending = ".cif" if is_mmcif(copy) else ".pdb"
-            copies.append(table.with_suffix("") / f"{structure.name}{ending}")
-            write_copy(copies[-1], copy, found)
-    return copies
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -153,7 +140,7 @@ def color(path: Path, numbers: Numbers, chain: str | None = None) -> tuple[bytes
         if not found:
             raise ValueError(f"it has none of the residues of the table; its first one is {label(any_residue)}")
 
-        # The text between the B factors stays as it is.
+        # Nothing but B factors is changed.
         low, high = min(found.values()), max(found.values())
         nothing = low - (high - low or 1.0)
         mmcif = is_mmcif(content)
@@ -193,9 +180,9 @@ def six_columns(low: float, high: float) -> Callable[[float], str]:
     Raises ValueError if these are too few to tell the numbers apart.
     """
     for digits in range(4, -1, -1):
-        longest = max(len(f"{low:.{digits}f}"), len(f"{high:.{digits}f}"))
-        if longest <= 6 and (high - low) >= 100 * 10**-digits:  # a hundred steps of colour
-            return f"{{:6.{digits}f}}".format
+        write = f"{{:6.{digits}f}}".format
+        if len(write(low)) == len(write(high)) == 6 and high - low >= 100 * 10**-digits:  # a hundred steps of colour
+            return write
     raise ValueError(f"six columns cannot hold {low:.3g} to {high:.3g} (grey, highest): scale them, or take mmCIF")
 
 
@@ -209,26 +196,17 @@ def into_pdb(text: str, written: Mapping[int, str]) -> str:
 
 
 def into_mmcif(text: str, written: Mapping[int, str]) -> str:
-    """An mmCIF file with these B factors, by the row of its table of atoms. Raises ValueError."""
-    plain = text.replace("\r\n", "\n").replace("\r", "\n")
-    tables = (table for table in tables_in(plain) if table[0][0].lower().startswith(SITE))
-    names, begin, end = next(tables, ([], 0, 0))
-    values = simple_values(plain[begin:end], len(names)) if names else None
-    if values is None or len(values) != len(written) * len(names):
-        raise ValueError("blanks alone do not tell where the values of its atoms are")
-    titles = [title.lower() for title in names]
-    if B_FACTOR not in titles:
-        raise ValueError(f"no column {B_FACTOR} to write into: give PDB")
-
-    # Of every row the value that is replaced.
-    column = values.take(slice(titles.index(B_FACTOR), None, len(titles)))
-    places = zip(column.start - WIDEST + begin, column.end - WIDEST + begin)
-    pieces = []
-    done = 0
-    for row, (start, stop) in enumerate(places):
-        pieces += [plain[done:start], written[row]]
-        done = stop
-    return "".join([*pieces, plain[done:]])
+    """An mmCIF file with these B factors, by the row of its atoms, laid out by Biopython. Raises ValueError."""
+    values = MMCIF2Dict(io.StringIO(text))
+    rows = values.get(B_FACTOR, ())
+    if len(rows) != len(written):
+        raise ValueError(f"no column {B_FACTOR} with a value for each of its {len(written)} atoms: give PDB")
+    values[B_FACTOR] = [written[row] for row in range(len(rows))]
+    copy = io.StringIO()
+    writer = MMCIFIO()
+    writer.set_dict(values)
+    writer.save(copy)
+    return copy.getvalue()
 
 
 # ---- in a viewer -----------------------------------------------------------------------------------------------------
@@ -258,8 +236,7 @@ def write_copy(path: Path, copy: bytes, found: Mapping[Residue, float]) -> list[
             f"key blue:{low} white:{middle} red:{high}",
         ],
     }
-    paths = []
-    for ending, lines in scripts.items():
-        paths.append(path.with_name(without_ending(path.name) + ending))
-        write_file(paths[-1], "\n".join([*lines, ""]).encode())
+    paths = [path.with_name(without_ending(path.name) + ending) for ending in scripts]
+    for script, lines in zip(paths, scripts.values()):
+        write_file(script, "\n".join([*lines, ""]).encode())
     return paths

@@ -5,6 +5,7 @@ import io
 import warnings
 
 import pytest
+from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 from Bio.PDB.MMCIFParser import MMCIFParser
 from Bio.PDB.PDBParser import PDBParser
 from helpers import as_mmcif, as_pdb, residue
@@ -67,28 +68,31 @@ def test_all_atoms_of_a_residue_get_its_number(write, tmp_path, capsys):
     assert "color @@bfactor<-1.875 grey target acs\nkey blue:-0.25 white:1.375 red:3\n" in scripts["cxc"]
 
 
-@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-def test_nothing_but_b_factors_is_changed(write, tmp_path):
-    """Every model is coloured; a file without the column gets one, a short line of a PDB file too."""
-    models = [row | {"model": model} for model in (1, 2) for row in ROWS]
-    text = write(models, models=True)
+def test_nothing_but_b_factors_of_a_pdb_file_is_changed(tmp_path):
+    """Every model is coloured, and a short line gets the column that it lacks."""
+    text = as_pdb([row | {"model": model} for model in (1, 2) for row in ROWS], models=True)
     copy = colored(tmp_path, text)
     assert len(copy.splitlines()) == len(text.splitlines())
     for before, after in zip(text.splitlines(), copy.splitlines()):
-        if not before.startswith(("ATOM", "HETATM")):
-            assert before == after
-        elif write is as_pdb:
+        if before.startswith(("ATOM", "HETATM")):
             assert before[:60] + before[66:] == after[:60] + after[66:] and float(after[60:66]) != 0
         else:
-            own, other = before.split(), after.split()
-            assert own[:14] + own[15:] == other[:14] + other[15:] and float(other[14]) != 0
-    # Without B factors in it: a line of a PDB file may be short, an mmCIF file says what it lacks.
-    if write is as_pdb:
-        lines = [line[:56].rstrip() if line.startswith("ATOM") else line for line in text.splitlines()]
-        assert b_factors(colored(tmp_path, "\n".join([*lines, ""]))) == b_factors(copy)
-    else:
-        with pytest.raises(SiamDiffError, match=r"no column _atom_site\.b_iso_or_equiv to write into: give PDB"):
-            colored(tmp_path, text.replace("B_iso_or_equiv", "of_another_name"))
+            assert before == after
+    short = [line[:56].rstrip() if line.startswith("ATOM") else line for line in text.splitlines()]
+    assert b_factors(colored(tmp_path, "\n".join([*short, ""]))) == b_factors(copy)
+
+
+def test_nothing_but_b_factors_of_an_mmcif_file_is_changed(tmp_path):
+    """Every model is coloured; values in quotes and of several lines stay. A file without the column is refused."""
+    more = "_citation.title 'of two words'\n_entity.details\n;one\ntwo\n;\n"
+    text = as_mmcif([row | {"model": model} for model in (1, 2) for row in ROWS], models=True) + more
+    text = text.replace(" N . ALA", " 'N x' . ALA")
+    before, after = (MMCIF2Dict(io.StringIO(content)) for content in (text, colored(tmp_path, text)))
+    column = "_atom_site.B_iso_or_equiv"
+    assert {*map(float, after[column])} == {1.5, -0.25, 3, -3.5}
+    assert before | {column: 0} == after | {column: 0}
+    with pytest.raises(SiamDiffError, match=r"no column _atom_site\.B_iso_or_equiv with a value for each of its"):
+        colored(tmp_path, text.replace("B_iso_or_equiv", "of_another_name"))
 
 
 def test_real_files_with_insertion_codes(tmp_path):
@@ -142,10 +146,6 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
     for table, words in wrong.items():
         with pytest.raises(SiamDiffError, match=words):
             colored(tmp_path, as_pdb(ROWS), table)
-    torn = as_mmcif(ROWS).replace(" N . ALA", "\nN . ALA")  # a row of two lines
-    assert b_factors(colored(tmp_path, torn)) == b_factors(colored(tmp_path, as_mmcif(ROWS)))
-    with pytest.raises(SiamDiffError, match="blanks alone do not tell"):
-        colored(tmp_path, as_mmcif(ROWS).replace(" N . ALA", " 'N x' . ALA"))
     (tmp_path / "table.csv").write_text(TABLE)
     (tmp_path / "x.pdb").write_text(as_pdb(ROWS))
     with pytest.raises(SiamDiffError, match="is the structure itself"):
@@ -181,16 +181,3 @@ def test_two_files_of_one_stem_have_their_own_numbers(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("name,chain,number,value\nP07,A,52,1\nP07.cif,A,52,2\n")
     assert [color.read_values(table, name)[1]["A", "52"] for name in ("P07.pdb", "P07.cif")] == [(1, ""), (2, "")]
-
-
-def test_predictions_of_a_folder(tmp_path):
-    """Files of both kinds, one packed: what `finetune --predict --pdb` writes."""
-    folder = tmp_path / "structures"
-    folder.mkdir()
-    (folder / "x.pdb.gz").write_bytes(gzip.compress(as_pdb(ROWS).encode()))
-    (folder / "y.cif").write_text(as_mmcif(ROWS))
-    table = tmp_path / "predicted-structures.tsv"
-    table.write_text("id\tgroup\tprediction\nx:A:52A\tx\t-0.25\ny:A:52A\ty\t0.75\n")
-    copies = color.color_predictions(table, folder, "xy")
-    assert copies == [tmp_path / "predicted-structures" / name for name in ("x.pdb", "y.cif")]
-    assert [b_factors(path.read_text())["A", 52, "A"] for path in copies] == [{-0.25}, {0.75}]

@@ -15,7 +15,6 @@ import pytest
 import torch
 from Bio.PDB import PDBParser
 from Bio.PDB.mmcifio import MMCIFIO
-from Bio.PDB.MMCIFParser import MMCIFParser
 from conftest import real_protein
 
 from benchmarks.pdb import write_pdb
@@ -26,7 +25,6 @@ from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import ConfigError, StoreError, StructureError, checksum, read_rows
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
-from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import bundle_index, bundled
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.labelled_set import SPLITS
@@ -427,30 +425,6 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(in_lab, columns, capsys
     of_split = [f"{line};{'test' if i < 6 else 'train'}" for i, line in enumerate(lines[1:])]
     finetune(*model, write_table("split.csv", f"{lines[0]};split", *of_split), *table[1:])
     assert "warning     the model has learned from 6 of 6 structures in test" in capsys.readouterr().out
-
-
-def test_predictions_of_residues_colour_copies(in_lab, capsys):
-    """--pdb: the prediction of every residue is the B factor of all its atoms, in a file of the same kind."""
-    rows = ["name\tchain\tnumber\tvalue"]
-    for path in sorted(Path("files").iterdir()):
-        for k, (chain, number, code) in [*enumerate(read_structure(path).positions)][::3]:
-            rows.append(f"{path.name}\t{chain}\t{number}{code.strip()}\t{k}.5")
-    with tarfile.open("p1.tar", "w") as archive:
-        archive.add("files/p1.pdb.gz", "p1.pdb.gz")
-    applied = ["--predict", "files/p4.pdb", "files/p2.cif", "p1.tar", "--pdb"]
-    tabled(write_table("residues.tsv", *rows), "--freeze", "--folds", 4, *TINY, "--out", "residues", *applied)
-    said = capsys.readouterr().out
-    assert said.count("coloured    1 files: residues/predicted-p") == 2
-    assert "coloured    0 files: not 1 in archives or stores, which have no files to copy: unpack them" in said
-    for name, parser in (("p4.pdb", PDBParser(QUIET=True)), ("p2.cif", MMCIFParser(QUIET=True))):
-        (copy,) = Path("residues").glob(f"predicted-*/{name}")
-        titles, *table = read_rows(copy.parent.with_suffix(".tsv")).values()
-        expected = {row[0]: float(row[titles.index("prediction")]) for row in table}
-        for atom in parser.get_structure("x", copy).get_atoms():
-            _, number, code = atom.parent.id
-            place = f"{name[:2]}:{atom.parent.parent.id}:{number}{code.strip()}"
-            assert atom.bfactor == pytest.approx(expected[place], abs=0.006)
-        assert np.ptp([*expected.values()]) > 1
 
 
 def test_several_properties_are_learned_together(in_lab):

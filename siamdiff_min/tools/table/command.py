@@ -197,14 +197,6 @@ def apply_to_structures(config: Namespace, source: str, task: Task, data: TableD
     predictions = results.predict(task, unlabelled, config, ranks)
     path = predict.predicted_file(config, source, unlabelled)
     write_applied(path, predictions, task, data, best, predict.learned_names(best, unlabelled.store), ranks)
-    if config.pdb and residues and ranks.rank == 0:
-        from ..color import color_predictions  # loads scikit-learn, for a second
-
-        copies = color_predictions(path, Path(source), unlabelled.store.names)
-        others = len(unlabelled.store.names) - len(copies)
-        where = [f"{path.with_suffix('')}"] * bool(copies)
-        where += [f"not {others} in archives or stores, which have no files to copy: unpack them"] * bool(others)
-        ranks.say(f"coloured    {len(copies)} files: {'; '.join(where)}")
 
 
 def apply_to_vectors(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...files import ConfigError, StructureError
 from ...names import Choices
 from ...training import config as options
-from ...training.config import FINETUNE, FREE, PREDICTED, SWITCH, at_least, filled, flag, model_in, replace, row
+from ...training.config import FINETUNE, FREE, PREDICTED, at_least, filled, flag, model_in, replace, row
 from .faults import Faults
 from .labels import read_table
 from .values import CLASSES
@@ -29,7 +29,6 @@ ROWS = [
     tune("metric", "metric that decides which epoch is the best (default: by kind)", choices=METRICS),
     tune("features", VECTORS),
     tune("folds", "with --freeze: score every structure, by heads of other folds", type=at_least(2)),
-    tune("pdb", "with --predict, of residues: copies of the files, coloured", **FREE, **SWITCH),
 ]
 options.OPTIONS["labels"] = ROWS
 FINETUNE.update({name: option for _, name, option in ROWS})
