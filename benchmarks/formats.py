@@ -166,12 +166,6 @@ file = pdbx.CIFFile()
 pdbx.set_structure(file, pdbx.get_structure(pdbx.CIFFile.read(source), model=1))
 file.write(target)
 """),
-    Copy("biotite, BinaryCIF", "biotite==2.0.0", ".cif", ".bcif", """
-from biotite.structure.io import pdbx
-file = pdbx.BinaryCIFFile()
-pdbx.set_structure(file, pdbx.get_structure(pdbx.CIFFile.read(source), model=1, use_author_fields=True))
-file.write(target)
-"""),
     Copy("MDAnalysis", "MDAnalysis==2.11.0 gemmi==0.7.5", ".cif", ".pdb", """
 import MDAnalysis
 MDAnalysis.Universe(source).atoms.write(target)
@@ -370,11 +364,6 @@ to_cif_file(parse(source)["asym_unit"][0], target)
 from mmcif.io.IoAdapterPy import IoAdapterPy
 IoAdapterPy().writeFile(target, IoAdapterPy().readFile(source))
 """),
-    Copy("py-mmcif, BinaryCIF", "mmcif==1.2.1", ".cif", ".bcif", """
-from mmcif.io.BinaryCifWriter import BinaryCifWriter
-from mmcif.io.IoAdapterPy import IoAdapterPy
-BinaryCifWriter(None, applyTypes=False).serialize(target, IoAdapterPy().readFile(source))
-"""),
     Copy("PDBeCIF", "pdbecif==1.5", ".cif", ".cif", """
 from pdbecif.mmcif_io import CifFileReader, CifFileWriter
 CifFileWriter(target).write(CifFileReader().read(source, output="cif_dictionary"))
@@ -480,10 +469,6 @@ context = pdb_utils.PDBContext(place, number, kind, number, letters.to(torch.uin
                                torch.ones(len(b), dtype=torch.bool), names)
 called = {number: cif_utils.get_chain_letter(number) for number in range(1, len(chains) + 1)}
 cif_utils.new_context_to_cif_atoms(places, b, context, called, pathlib.Path(target))
-"""),
-    Copy("cif2bcif 5.6.1", "pip", ".cif", ".bcif", """
-import subprocess
-subprocess.run(["cif2bcif", source, target], check=True)
 """),
     Copy("mkdssp 4.2.2", "pip", ".cif", ".cif", """
 import subprocess
@@ -598,7 +583,7 @@ def compare(original: Structure, copy: Structure) -> str:
 
 
 def b_factors(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Places (K, 3) and B factors (K,) of the CA of the first model, as Biopython reads them; BinaryCIF it does not."""
+    """Places (K, 3) and B factors (K,) of the CA of the first model, as Biopython reads them."""
     parser = PDBParser(QUIET=True) if path.suffix.startswith(".pdb") else MMCIFParser(QUIET=True)
     carbons = [atom for atom in parser.get_structure("x", path)[0].get_atoms() if atom.get_name() == "CA"]
     return np.array([atom.coord for atom in carbons]), np.array([atom.bfactor for atom in carbons])

@@ -56,15 +56,12 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     "Structure": ".reading.structure",
 }
 PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for them: see `files.part`
-    "binary_cif_models": ".tools.formats.bcif",
     "biopython_models": ".tools.formats.biopython",
-    "foldcomp_members": ".tools.formats.foldcomp",
-    "foldcomp_text": ".tools.formats.foldcomp",
     "from_atom37": ".tools.formats.arrays",
     "from_ca": ".tools.formats.arrays",
     "chains_of": ".tools.build",
     "check_plausible": ".tools.formats.plausible",
-    **dict.fromkeys(("looks_right", "is_different"), ".tools.formats.content"),
+    "is_different": ".tools.formats.content",
     **dict.fromkeys(("told_by_tables", "plddt_by_residue", "plddt_of"), ".tools.formats.plddt"),
     "repair": ".tools.formats.repair",
     **dict.fromkeys(("remarks", "alpha_carbons_alone"), ".tools.table.labelled"),

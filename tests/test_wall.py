@@ -17,6 +17,7 @@ LAZY = {"cli.py": "load_module", "finetune.py": "load_module", "__init__.py": "T
 WORKS = """
 import json, sys, torch
 from pathlib import Path
+from Bio.PDB.Entity import Entity
 
 # An editable install would add what the copy lacks.
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
@@ -40,11 +41,12 @@ encoder = siamdiff_min.load_encoder("siamdiff-residue", "cpu")
 protein = siamdiff_min.read_structure(file).protein
 assert encoder.embed(protein).mean.shape == (encoder.out_dim,)
 assert not hasattr(siamdiff_min, "rank_mutants") and not [name for name in sys.modules if "siamdiff_min.tools" in name]
-files = {name: str(Path(file).with_name(name)) for name in ("3JQH.cif.gz", "3JQH.bcif.gz", "twice.pdb")}
+files = {name: str(Path(file).with_name(name)) for name in ("3JQH.cif.gz", "twice.pdb")}
+entity = Entity("x")
 assert siamdiff_min.read_structure(files["3JQH.cif.gz"]).protein.num_residues == 23
-for name, error in (("3JQH.bcif.gz", siamdiff_min.ConfigError), ("twice.pdb", siamdiff_min.StructureError)):
+for given, error in ((entity, siamdiff_min.ConfigError), (files["twice.pdb"], siamdiff_min.StructureError)):
     try:
-        siamdiff_min.read_structure(files[name])
+        siamdiff_min.read_structure(given)
     except error as said:
         print("said:", said)
 for command in (["embed", file], ["finetune", "--task", "table", "--labels", "x.tsv"]):
@@ -63,7 +65,7 @@ def test_without_tools_everything_of_the_paper_runs(tmp_path, enzymes):
     shutil.copytree(PACKAGE, tmp_path / "siamdiff_min", ignore=whole)
     shutil.rmtree(tmp_path / "siamdiff_min" / "tools")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    for name in ("1LCD.pdb.gz", "3JQH.cif.gz", "3JQH.bcif.gz"):
+    for name in ("1LCD.pdb.gz", "3JQH.cif.gz"):
         shutil.copy(PACKAGE.parent / "tests" / "reading" / name, tmp_path)
     (tmp_path / "twice.pdb").write_text(as_pdb(residue("GLY", 1, segment="X") + residue("GLY", 1, x=50.0, segment="Y")))
     run = [sys.executable, "-c", WORKS, str(tmp_path / "1LCD.pdb.gz"), str(enzymes)]
@@ -71,7 +73,7 @@ def test_without_tools_everything_of_the_paper_runs(tmp_path, enzymes):
     assert done.returncode == 0, done.stdout + done.stderr
     without = "this copy of siamdiff_min is without its folder tools"
     said = re.findall(rf"said: .*?(tools[.\w]+) is not there: {without}", done.stdout)
-    assert said == ["tools.formats.bcif", "tools.options", "tools.table.options"]
+    assert said == ["tools.formats.biopython", "tools.options", "tools.table.options"]
     assert "the same residue twice (chain A 1)" in done.stdout
 
 

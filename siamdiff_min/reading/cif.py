@@ -235,7 +235,7 @@ def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
 
 
 def models_of(path: str, blocks: Sequence[Mapping]) -> Iterator[Model]:
-    """One model after the other of the first block with atoms, whose columns are `Values` or as of BinaryCIF."""
+    """One model after the other of the first block with atoms, whose columns are `Values`."""
     if not blocks:
         return
     tables = blocks[0]

@@ -7,21 +7,12 @@ for users in docs/data.md.
 import os
 
 # If a structure has several files, the first of these endings is taken.
-_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1", ".bcif")
-FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
-ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
-GZIPPED = (".tar.gz", ".tgz")
-ARCHIVES = (".tar", ".zip", *GZIPPED)
+_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
+ARCHIVES = (".tar", ".zip")
+_PACKED = (".tar.gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+UNREAD = (*_PACKED, ".bcif", ".bcif.gz", ".fcz", ".mmtf", ".pqr", ".pdbqt")
 NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
-PACKED = (".tar.bz2", ".tar.xz", ".7z", ".rar")
-UNREAD = {
-    ".mmtf": "MMTF is not read, give PDB or mmCIF",
-    ".mmtf.gz": "MMTF is not read, give PDB or mmCIF",
-    ".pqr": "PQR is left out, convert it to PDB",
-    ".pdbqt": "PDBQT is left out, take the PDB file it was made from",
-}
-for _packed in ("bz2", "xz", "zst"):
-    UNREAD |= {f"{ending}.{_packed}": f"{_packed} is not read, unpack it or take gzip" for ending in _PLAIN}
 
 
 def ending_of(file: str) -> str | None:
@@ -42,6 +33,5 @@ def why_skipped(inside: str) -> str:
         return "a hidden file of macOS"
     if ending_of(inside) and lower != ending_of(inside):
         return ""
-    if lower.endswith(PACKED):
-        return f"{name} is a packed archive, unpack it first"
-    return next((reason for ending, reason in UNREAD.items() if lower.endswith(ending)), NOT_A_STRUCTURE)
+    unread = next((ending for ending in UNREAD if lower.endswith(ending)), None)
+    return f"{unread} is not read: give PDB or mmCIF, plain or .gz" if unread else NOT_A_STRUCTURE

@@ -1,14 +1,11 @@
-"""Finding structure files: in a folder, an archive or a Foldcomp database (read in place), or a single file.
+"""Finding structure files: in a folder, an archive (read in place), or a single file.
 
 The result is a list of `Source`. Each can be read on its own, in another process too.
 """
 
-import gzip
 import hashlib
 import os
-import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -18,11 +15,9 @@ from pathlib import Path
 
 from ..files import (
     ConfigError,
-    MachineError,
     StructureError,
     blame_machine,
     first_three,
-    part,
     part_or_none,
     read_rows,
     structure_errors,
@@ -30,9 +25,6 @@ from ..files import (
 from .endings import (
     ARCHIVES,
     ENDINGS,
-    FOLDCOMP,
-    GZIPPED,
-    LOOKUP,
     NOT_A_STRUCTURE,
     ending_of,
     why_skipped,
@@ -48,12 +40,12 @@ LOCK = "siamdiff-lock"  # a folder with this file in it holds stores, and no dat
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One structure file, alone, in an archive or database. In a labelled set it also has a function for its labels."""
+    """One structure file, alone or in an archive. In a labelled set it also has a function for its labels."""
 
     name: str  # of the protein: the file name without its ending; with its folder if several have this name
-    path: str  # the file, archive or database
+    path: str  # the file or archive
     member: str | None = None  # name inside the archive
-    offset: int = 0  # of the member's first byte in a tar or database
+    offset: int = 0  # of the member's first byte in a tar
     size: int = 0  # of the member, bytes
     label: Callable[[Structure], Structure] | None = None  # adds the labels; can be pickled
 
@@ -62,23 +54,16 @@ class Source:
 
     def read(self) -> Structure:
         """Parse the structure and add its labels. Raises StructureError."""
-        data = self.member_bytes()
-        if (self.member or self.path).endswith(FOLDCOMP):
-            data = part("foldcomp_text")(str(self), Path(self.path).read_bytes() if data is None else data)
-        structure = read_structure(str(self), data)
+        structure = read_structure(str(self), self.member_bytes())
         return structure if self.label is None else self.label(structure)
 
     def member_bytes(self) -> bytes | None:
         """The bytes of a member of an archive; None for a file, which the parser opens itself."""
         if self.member is None:
-            if self.path.endswith((*ARCHIVES, LOOKUP)):
-                _members(self.path)  # a damaged archive, see `find_structures`: this raises why
             return None
         with structure_errors(self, "damaged archive"):
             if self.path.endswith(".zip"):
                 data = _opened(self.path, os.stat(self.path).st_mtime_ns, os.getpid()).read(self.member)
-            elif self.path.endswith(GZIPPED):
-                data = os.pread(_unpacked(self.path, os.stat(self.path).st_mtime_ns).fileno(), self.size, self.offset)
             else:
                 with open(self.path, "rb") as archive:
                     archive.seek(self.offset)
@@ -91,23 +76,6 @@ class Source:
 @lru_cache(maxsize=64)  # as opening lists it, which takes a while. Forked processes would share the file's position
 def _opened(path: str, changed: int, process: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
-
-
-@lru_cache(maxsize=64)  # members of all archives alternate. Forked processes share the file's position: `pread`
-def _unpacked(path: str, changed: int):
-    """A `.tar.gz` unpacked to a nameless temporary file."""
-    try:
-        copy = tempfile.TemporaryFile()  # noqa: SIM115
-    except OSError as error:
-        raise MachineError(f"no temporary file to unpack {path} to: {error.strerror} (TMPDIR)") from error
-    try:
-        with gzip.open(path) as packed:
-            shutil.copyfileobj(packed, copy, 2**20)
-        copy.flush()
-    except BaseException:
-        copy.close()  # also to make room again
-        raise
-    return copy
 
 
 @dataclass(frozen=True)
@@ -169,13 +137,13 @@ def structure_files(path=None, each_chain: bool = False) -> Origin:
 
 
 def data_files(path) -> dict[str, tuple[int, int]]:
-    """Size (bytes) and mtime (ns) of every structure file, archive, database and LMDB. No file is opened."""
+    """Size (bytes) and mtime (ns) of every structure file, archive and LMDB. No file is opened."""
     files = {}
     listed = list_files(path)
-    known = [f for f in listed if ending_of(f) or f.endswith((*ARCHIVES, LOOKUP)) or os.path.basename(f) == LMDB]
+    known = [f for f in listed if ending_of(f) or f.endswith(ARCHIVES) or os.path.basename(f) == LMDB]
     for file in known or listed:  # without any ending the content tells
         try:
-            status = os.stat(file.removesuffix(LOOKUP))
+            status = os.stat(file)
         except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
             blame_machine(file, error)
         else:
@@ -186,10 +154,10 @@ def data_files(path) -> dict[str, tuple[int, int]]:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    A folder that is a link, or cannot be opened, is in the list itself, a Foldcomp database by its table of names.
+    A folder that is a link, or cannot be opened, is in the list itself.
     """
     if os.path.isfile(path):
-        return [f"{path}{LOOKUP}" if os.path.isfile(f"{path}{LOOKUP}") else str(path)]
+        return [str(path)]
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
     files = []
@@ -213,34 +181,24 @@ def list_files(path) -> list[str]:
 def find_structures(path) -> Listing:
     """List the structures under a folder (recursively), in an archive, or in a single file.
 
-    A damaged archive in the folder becomes one source, which fails when it is read. StructureError if `path` is one.
+    Raises StructureError if nothing is at `path`, or an archive is damaged.
     """
     files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
     skipped: list[tuple[str, str]] = []
-    damaged: list[Source] = []
     alone = not os.path.isdir(path)
     for file in list_files(path):
-        is_database = file.endswith(LOOKUP) and os.path.isfile(f"{file.removesuffix(LOOKUP)}.index")
         inside = os.path.basename(file) if alone else os.path.relpath(file, path)
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
-        elif not file.endswith(ARCHIVES) and not is_database:
+        elif not file.endswith(ARCHIVES):
             files.append((inside, Source("", file)))
         else:
-            try:
-                members, left_out = _members(file)
-            except StructureError:
-                if alone:
-                    raise
-                damaged.append(Source(inside, file))
-            else:
-                ending = next(ending for ending in (*ARCHIVES, LOOKUP) if inside.endswith(ending))
-                folder = "" if alone else inside.removesuffix(ending)
-                data = file.removesuffix(LOOKUP)
-                files += ((os.path.join(folder, name), Source("", data, name, *where)) for name, *where in members)
-                skipped += left_out
+            members, left_out = _members(file)
+            folder = "" if alone else os.path.splitext(inside)[0]
+            files += ((os.path.join(folder, name), Source("", file, name, *where)) for name, *where in members)
+            skipped += left_out
     sources, left_out = _named(files)
-    return Listing(sorted([*sources, *damaged], key=lambda source: source.name), skipped + left_out)
+    return Listing(sorted(sources, key=lambda source: source.name), skipped + left_out)
 
 
 def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
@@ -250,8 +208,6 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
     """
     skipped: list[tuple[str, str]] = []
     with structure_errors(file, "damaged archive"):
-        if file.endswith(LOOKUP):
-            return part("foldcomp_members")(file.removesuffix(LOOKUP)), skipped
         if file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
                 members = [(x.filename, 0, x.file_size) for x in archive.infolist() if not x.is_dir()]
@@ -265,14 +221,10 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
 
 
 def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """The same of a tar, plain or packed. Raises ValueError where a header is damaged."""
+    """The same of a tar. Raises ValueError where a header is damaged."""
     members = []
     skipped = []
-    plain = None
-    if file.endswith(GZIPPED):
-        plain = _unpacked(file, os.stat(file).st_mtime_ns)
-        plain.seek(0)
-    with tarfile.open(file, "r:", plain) as archive:
+    with tarfile.open(file, "r:") as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header, a gigabyte for a million members
             if member.isreg() and not member.issparse():
@@ -291,10 +243,9 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     candidates: list[tuple[str, Source]] = []
     skipped: list[tuple[str, str]] = []
     by_content = not any(ending_of(inside) for inside, _ in files)
-    looks_right = part_or_none("looks_right")
     for inside, source in files:
         reason = why_skipped(inside)
-        if not reason or (by_content and reason == NOT_A_STRUCTURE and looks_right and looks_right(source)):
+        if not reason or (by_content and reason == NOT_A_STRUCTURE):
             candidates.append((inside, source))
         else:
             skipped.append((str(source), reason))

@@ -25,7 +25,7 @@ from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import is_mmcif
 from ..reading.columns import Atoms
 from ..reading.endings import without_ending
-from ..reading.parse import is_binary_cif, models_in
+from ..reading.parse import models_in
 from ..reading.policy import told_apart
 from .mutants.mutation_names import parse
 from .options import VALUE_COLUMNS
@@ -122,8 +122,6 @@ def color(path: Path, numbers: Numbers, chain: str | None = None) -> tuple[bytes
         content = path.read_bytes()
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
-        if is_binary_cif(content):
-            raise ValueError("BinaryCIF is no text: give mmCIF or PDB")
         residues = residues_of(path, content)
         types = dict(residues.values())
         first, _ = any_residue = next(iter(types), ("", "none"))

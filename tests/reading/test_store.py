@@ -161,7 +161,7 @@ def test_a_path_that_torch_cannot_take_is_no_damage(folder, tmp_path):
     assert "damaged" not in str(error.value) and "remove" not in str(error.value)
 
 
-@pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.txt", "b.xz"], "not a structure file 2")])
+@pytest.mark.parametrize("files, found", [([], "it is empty"), (["a.mmtf", "b.mmtf"], r"\.mmtf is not read: .* 2")])
 def test_where_nothing_is_found_it_is_said_what_was_looked_for(tmp_path, files, found):
     (tmp_path / "data").mkdir()
     for name in files:

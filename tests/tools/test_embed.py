@@ -202,14 +202,14 @@ def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files
         found = embedder.embed(files[0], bad, absent, io.StringIO("<html>"), [notes], files[1], errors="skip")
     assert [e.id for e in found] == [stem(files[0]), stem(files[1])]
     said = [str(warning.message) for warning in warned]
-    reasons = "x.pdb: no atoms", "absent.pdb: cannot be opened", "open file: an HTML", "notes.txt: not a structure"
+    reasons = "x.pdb: no atoms", "absent.pdb: cannot be opened", "open file: an HTML", "notes.txt: no atoms"
     assert all(reason in text for reason, text in zip(reasons, said, strict=True))
     assert {warning.filename for warning in warned} == {__file__}
     with pytest.warns(UserWarning, match="left out: .*no atoms"):
         assert embedder.embed(bad, errors="skip") is None
     for given, options, kind, message in [
         (absent, {}, StructureError, "absent"),
-        (notes, {}, StructureError, "not a structure file"),
+        (notes, {}, StructureError, "no atoms"),
         (files[0], {"errors": "ignore"}, ConfigError, "errors is 'raise' or 'skip'"),
         (files[0], {"include": ["atom"]}, ConfigError, "include has atom"),
     ]:
@@ -534,12 +534,12 @@ def test_what_is_skipped_is_named(weights, tmp_path, files, capsys):
     said = capsys.readouterr().err
     assert f"skipped: {tmp_path / 'empty'}: no structure in it" in said
     assert "skipped: not a structure file 4 (1abcA00, a.txt, b.txt, ...); without an ending they are read " in said
-    assert "skipped: MMTF is not read, give PDB or mmCIF 1 (x.mmtf)\n" in said
+    assert "skipped: .mmtf is not read: give PDB or mmCIF, plain or .gz 1 (x.mmtf)\n" in said
     assert [*map(os.path.basename, found["skipped"])] == unread
-    assert found["skipped_reason"][-1] == "bz2 is not read, unpack it or take gzip"
+    assert found["skipped_reason"][-1] == ".bz2 is not read: give PDB or mmCIF, plain or .gz"
     with pytest.warns(UserWarning, match="^left out: ") as warned:
         siamdiff_min.load_encoder(weights, "cpu").embed(folder)
-    assert str(warned[0].message) == "left out: MMTF is not read, give PDB or mmCIF 1 (x.mmtf)" and len(warned) == 2
+    assert str(warned[1].message).startswith("left out: .mmtf is not read: give PDB or mmCIF") and len(warned) == 2
 
 
 def test_parts_of_an_array_of_jobs_are_all_of_it_once(weights, tmp_path, files, capsys):

@@ -23,7 +23,7 @@ from ...protein.constants import MAX_MISSING as MAX_MISSING_BACKBONE
 from ...protein.protein import Protein
 from ...reading.parse import name_of, read_structure
 from ...reading.residues import MAX_CA_STEP
-from ...reading.sources import ARCHIVES, LOOKUP, NOT_A_STRUCTURE, Listing, find_structures, without_ending
+from ...reading.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
 from ...reading.structure import Structure
 
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -167,7 +167,7 @@ def id_of(source) -> str | None:
 def is_many(source) -> bool:
     """Whether this input may hold several structures."""
     if isinstance(source, (str, os.PathLike)):
-        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES) or os.path.isfile(f"{source}{LOOKUP}")
+        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES)
     if isinstance(source, Protein):
         return source.num_proteins != 1
     return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))

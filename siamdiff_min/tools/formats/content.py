@@ -1,4 +1,4 @@
-"""The content of files whose names do not tell: is it a structure, and is it another one than a file of its name?"""
+"""Two files of one name, `p.pdb` and `p.cif`: does the second hold another structure?"""
 
 import contextlib
 import re
@@ -9,20 +9,14 @@ from ...files import StructureError
 from ...reading.sources import Source
 
 _ATOM = re.compile(rb"^ATOM .*?(-?\d+\.\d+) *(-?\d+\.\d+) *(-?\d+\.\d+)", re.MULTILINE)  # PDB and mmCIF
-_LOOKS_RIGHT = re.compile(rb"^(ATOM  |HETATM|_atom_site\.)|\A.{0,200}dataBlocks", re.MULTILINE)  # BinaryCIF too
 HEAD = 4 << 20  # bytes that are looked at: the header of an mmCIF file is up to a megabyte
 LOOKED_AT = 200  # atoms; the two files may begin with different chains or hydrogens
-
-
-def looks_right(source: Source) -> bool:
-    """Whether a file without an ending is a structure."""
-    return _LOOKS_RIGHT.search(_head(source)) is not None
 
 
 def is_different(source: Source, others: list[Source]) -> bool:
     """Whether a file holds another structure than some others of its name: no atom is at the same place.
 
-    What cannot be read, or holds coordinates with losses, counts as the same.
+    What cannot be read counts as the same.
     """
     places = _places(source)
     return bool(places) and all((there := _places(other)) and not places & there for other in others)
