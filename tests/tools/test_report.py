@@ -104,13 +104,13 @@ def test_held_out_losses_stand_beside_their_baseline(tmp_path):
     assert [y for _, _, y in drawn(tmp_path)["x_loss-curve"]] == [[1.875, 1.75], [1.875, 1.75], [2.5, 2.5], []]
 
 
-def describe(folder: Path, config) -> None:
+def describe(folder: Path, config, steps: int = 1) -> None:
     by_preset = [row._asdict() for row in differences(config)]
-    content = {"command": "train.py", "options": vars(config), "by preset": by_preset}
+    content = {"command": "train.py", "options": vars(config), "by preset": by_preset, "steps": steps}
     (folder / "options.json").write_text(json.dumps(content, default=str))
 
 
-def test_the_options_that_are_not_the_default(tmp_path):
+def test_the_options_and_what_the_preset_decides(tmp_path):
     config = pretrain_options(["--method", "diffpret", "--size", "tiny", "--lr", "0.5", "--data", "x/proteins"])
     write_lines(tmp_path, [{"step": 1, "epoch": 0, "split": "train", "loss": 1.0}])
     describe(tmp_path, config)
@@ -118,29 +118,17 @@ def test_the_options_that_are_not_the_default(tmp_path):
     assert "What --preset decides for" in page and ", of preset paper</h2>" in page
     assert "<td>noise of stage 1<td>" in page
     assert "<td>method<td>diffpret" in page and "<td>lr<td>0.5<" in page
-    shown = {"method", "preset", "encoder", "level", "data", "size", "epochs", "batch_size", "global_batch_size", "lr"}
-    shown |= {"max_length", "num_workers", "out", "valid_every"}
-    assert {name for name in vars(config) if f"<td>{name}<" in page} == shown  # the others are as --help says
+    assert all(f"<td>{name}<" in page for name in vars(config))
 
 
 def test_a_run_that_is_not_finished_says_so_in_big_letters(tmp_path):
     steps = [{"step": s, "epoch": (s - 1) // 4, "split": "train", "loss": 1.0 / s} for s in range(1, 65)]
-    describe(tmp_path, pretrain_options(["--method", "diffpret", "--epochs", "8"]))
+    describe(tmp_path, pretrain_options(["--method", "diffpret", "--epochs", "8"]), 64)
     write_lines(tmp_path, steps[:11])
-    said = "<p class='big worse'>not finished: 2.75 of 16 epochs"
+    said = "<p class='big worse'>not finished: 11 of 64 steps"
     assert said in report.write_page([tmp_path]).read_text()
     write_lines(tmp_path, steps)
     assert "not finished" not in report.write_page([tmp_path]).read_text()
-    describe(tmp_path, pretrain_options(["--method", "diffpret", "--epochs", "8", "9"]))  # it goes on with more
-    assert "not finished: 16 of 17 epochs" in report.write_page([tmp_path]).read_text()
-
-
-def test_a_run_that_was_stopped_in_its_first_epoch_has_done_a_part_of_it(tmp_path):
-    config = pretrain_options(["--epochs", "8"])
-    write_lines(tmp_path, [{"step": 4, "epoch": 0, "split": "train", "loss": 1.0}])
-    about = {"options": vars(config), "data": {"samples": 16 * config.global_batch_size}}
-    (tmp_path / "options.json").write_text(json.dumps(about))
-    assert "not finished: 0.25 of 16 epochs" in report.write_page([tmp_path]).read_text()
 
 
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
@@ -152,7 +140,7 @@ def test_a_run_that_was_stopped_in_its_first_epoch_has_done_a_part_of_it(tmp_pat
     [
         ("psr", "GDT_TS of a model (PSR)", ["Predicted against true"]),
         ("ec", "(EC)", ["Precision and recall"]),
-        ("res", "(RES)", ["Confusion matrix"]),
+        ("res", "(RES)", []),
         ("pip", "(PIP)", ["ROC curve", "Precision and recall"]),
         ("table", "None: regression of structures", ["Predicted against true"]),
     ],
@@ -167,10 +155,8 @@ def test_the_page_begins_with_the_result_and_its_baseline(tmp_path, task, title,
     assert f"<p class=big>{show(found['mean'][first])}</p>" in page
     assert f"95 % interval {' to '.join(map(show, found['interval'][first]))}, over test structures" in page
     assert f"the baseline ({show(found['constant'][first])})" in page
-    assert "seed 0" in page and "seed 7" in page and f"test split: {found['samples']} samples of" in page
+    assert "<th>seed 0<th>seed 7<" in page and f"test split: {found['samples']} samples of" in page
     assert titles(page)[1 + len(others) : -1] == pictures
-    if task == "psr":  # a ring at the epoch that was tested, for each seed
-        assert [(x, y) for _, x, y in drawn(tmp_path)[f"{first}-curve"] if len(x) == 1] == [([2], [0.2])] * 2
 
 
 def test_the_numbers_of_the_predictions_are_drawn(tmp_path):
@@ -187,21 +173,7 @@ def test_a_seed_with_a_score_of_0_has_its_dot(tmp_path):
     for seed, value in {"0": 0.0, "1": 0.5, "2": None}.items():
         found["test"][seed]["auroc"] = value
     (tmp_path / "results.json").write_text(json.dumps(found))
-    dots = [x for _, x, _ in drawn(tmp_path)["auroc-intervals"] if len(x) == 1]
-    assert [0.0] in dots and [0.5] in dots and any(np.isnan(x).all() for x in dots)
-
-
-def test_the_five_worst_predictions_are_named(tmp_path):
-    """By the mean error over seeds, as text that can be read without a pointer; every dot has its name under it."""
-    finetuned(tmp_path, "psr")
-    target, score, _ = SCORES["psr"]
-    page = report.write_page([tmp_path]).read_text()
-    card = page[page.index("<h3>Predicted against true") :]
-    named = re.findall(r">\s*(sample \d+)\s*</text>", card[: card.index("</svg>")])
-    assert named == [f"sample {i}" for i in np.argsort(-abs(score - target))[:5]]
-    assert len({*re.findall("<title>(sample .*?)</title>", card)}) == 20
-    words = "The measure that counts is Spearman&#x27;s rho over all models: it has chosen the epoch"
-    assert words in page
+    assert [0.0, 0.5] in [x for _, x, _ in drawn(tmp_path)["auroc-intervals"]]
 
 
 def test_several_runs_are_compared_on_one_page(tmp_path, monkeypatch):
@@ -263,8 +235,6 @@ def test_the_head_of_length_and_composition_is_beside_that_of_a_table(tmp_path):
     floor = json.loads((tmp_path / "good" / "results.json").read_text())["floor"]["mean"]["mae"]
     assert "<p class=better>by mae better than the baseline, better than length and composition</p>" in page
     assert f"<p class=better>better than length and composition ({floor:.3f})</p>" in page
-    assert "dotted: a" in page and "The measure that counts is mean absolute error" in page
-    assert drawn(tmp_path / "good")["mae-intervals"][-1][1] == [floor, floor]
     page = report.write_page([tmp_path / "good", tmp_path / "bad"], tmp_path / "both.html").read_text()
     assert "<p class=worse>bad: by mae worse than the baseline" in page
 
@@ -288,7 +258,7 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = report.write_page([tmp_path]).read_text()
     assert "<svg" not in page and page.count("they need matplotlib: pip install") == 1
-    for kind in ("big", "not"):
+    for kind in ("big", "untold"):
         found = re.findall(f"<p class={kind}>.*?</p>", page)
         assert found == re.findall(f"<p class={kind}>.*?</p>", words) and found
 
@@ -298,17 +268,20 @@ def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("task", SCORES)
 def test_predictions_come_back(tmp_path, task):
-    """Further columns play no part, though their names begin as ours do. A class is called by its name."""
+    """Further columns play no part, though their names begin as ours do. Of exclusive classes there is no picture."""
     target, score, columns = SCORES[task]
     own = predictions(task)
     further = {title: ["x"] * len(own.names) for title in ("prediction_sd", "targets", "model")}
     write_predictions(tmp_path / "p.tsv", own, columns, task == "res", further)
     read = read_predictions(tmp_path / "p.tsv")
-    assert np.allclose(read["target"], target) and np.allclose(read["prediction"], score, atol=1e-5)
-    assert read["id"].tolist() == own.names and read["classes"].tolist() == list(columns or [""])
     if task == "res":
         line = (tmp_path / "p.tsv").read_text().splitlines()[1].split("\t")
         assert line[2] == RESIDUES[target[0]] and RESIDUES[score[0].argmax()] in line[3:]
+        assert read == {}
+    else:
+        shape = len(target), -1
+        assert np.allclose(read["target"], target.reshape(shape))
+        assert np.allclose(read["prediction"], score.reshape(shape), atol=1e-5)
 
 
 def test_predictions_that_are_not_finite_are_not_written(tmp_path):
@@ -333,10 +306,11 @@ def test_pictures_for_a_paper(tmp_path):
     assert int.from_bytes(png[16:20], "big") == int(3.35 * 300)
     (runs,) = sections.values()
     report.write_pictures(tmp_path / "two", {"Tm (C)": runs, "Tm (°C)": runs})
-    assert {folder.name: len([*folder.iterdir()]) for folder in (tmp_path / "two").iterdir()} == {
-        "Tm-C": 24,
-        "Tm-C-2": 24,
-    }
+    names = [file.name for file in (tmp_path / "two").iterdir()]
+    assert len(names) == 48 and {"Tm-C-roc-curve-two-columns.pdf", "Tm-C-roc-curve-2-two-columns.pdf"} <= {*names}
     notes = {one.name: one.note for one in chain(*report.pictures_of(runs))}
     assert all("N = 16" in note for note in notes.values())
-    assert "95 % intervals over test structures" in notes["roc curve"] and "AUROC 0." in notes["roc curve"]
+    assert (
+        "95 % intervals over test structures" in notes["roc curve"]
+        and f"AUROC of {tmp_path.name[:40]} 0." in notes["roc curve"]
+    )

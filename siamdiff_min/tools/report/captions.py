@@ -9,22 +9,15 @@ from ...files import printable
 from ...training import summary
 from ..evidence import wording
 from ..evidence.wording import THAN, show
-from . import comparison
 from .comparison import Row
 from .runs import RunFolder
 
 ABOUT = ("method", "encoder", "size", "level", "init_from", "freeze", "data")  # options at the top of the page
-CSS = {"untold": "not", "": "beside"}  # side -> class, if it has another name
 
 
 def text(value) -> str:
     """A value as text for a page: escaped, on one line."""
     return html.escape(printable(str(value)))
-
-
-def paragraph(words: str, side: str = "") -> str:
-    """A sentence about a result in the colour of its side."""
-    return f"<p class={CSS.get(side, side)}>{text(words)}</p>"
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -60,7 +53,7 @@ def size_of(run: RunFolder) -> str:
     return ""
 
 
-def sizes_of(runs: Sequence[RunFolder]) -> str:
+def sizes_of(runs: Iterable[RunFolder]) -> str:
     """The same of several runs, said once if it is the same."""
     return said_once(map(size_of, runs))
 
@@ -71,36 +64,19 @@ def said_once(texts: Iterable[str]) -> str:
 
 
 def tested_on(runs: Sequence[RunFolder]) -> str:
-    """The line below *Result*: on what the runs were tested, and which measure counts."""
-    tested = [run.results for run in runs if run.tested]
-    if not tested:
-        return text(sizes_of(runs))
-    words = said_once(": ".join(wording.counted(results)) for results in tested)
-    reasons = said_once(results["no_interval"] for results in tested)
+    """The lines below *Result*: on what the runs were tested, and the verdicts on runs of tables."""
+    tested = [run for run in runs if run.tested]
+    words = said_once(": ".join(wording.counted(run.results)) for run in tested) or sizes_of(runs)
+    reasons = said_once(run.results["no_interval"] for run in tested)
     if reasons:
         words += f". No interval {reasons}"
-
-    # Which measure counts, and why.
-    decides = tested[0]["options"].get("metric") or next(iter(tested[0]["mean"]))
-    words += f". The measure that counts is {wording.title_of(decides).partition(' (')[0]}"
-    if tested[0]["direction"].get(decides) and any(any(results["best_epoch"].values()) for results in tested):
-        words += ": it has chosen the epoch, on other structures"
-    return text(words)
-
-
-def verdicts(runs: Sequence[RunFolder]) -> str:
-    """The verdicts on runs of tables, and what is not compared, a line each."""
-    body = ""
-    for run in runs:
+    body = f"<p class=note>{text(words)}</p>"
+    for run in tested:
         verdict = wording.verdict_of(run.results)
         sentence = wording.sentence(verdict)
         if sentence:
             name = f"{run.name}: " if len(runs) > 1 else ""
-            body += paragraph(f"{name}{sentence}", "better" if verdict.good else "worse")
-    for run in runs[1:]:
-        reason = comparison.why_not(runs[0], run)
-        if reason:
-            body += paragraph(f"{run.name} is not compared with {runs[0].name}: {reason}", "worse")
+            body += f"<p class={'better' if verdict.good else 'worse'}>{text(name + sentence)}</p>"
     return body
 
 
@@ -129,11 +105,17 @@ def over(rows: Sequence[Row]) -> str:
 
 
 def result(row: Row, measure: str) -> str:
-    """A result in words: its value, its interval, and how it compares with the baseline, and a head of composition."""
+    """A result in words: its value, its interval, and how it compares with the baseline and a head of composition."""
     words = f"<p class=big>{cell(row.mean, measure)}</p>"
     if row.interval:
         words += f"<p>95 % interval {cell(row.interval, measure)}, over {row.sources}</p>"
-    for other in comparison.beside(row.run, measure):
-        than = THAN.get(other.side, "beside")
-        words += paragraph(f"{than} {other.name} ({cell(other.value, measure)})", other.side)
+    composition = row.run.results["floor"]
+    others = [("the baseline", row.baseline, row.run.side.get(measure, ""))]
+    if composition:
+        told = composition["verdict"].get(measure, "")
+        others.append((composition["features"], composition["mean"].get(measure), told))
+    for name, value, side in others:
+        if value is not None:
+            sentence = f"{THAN.get(side, 'beside')} {name} ({cell(value, measure)})"
+            words += f"<p class={side or 'beside'}>{text(sentence)}</p>"
     return words

@@ -1,35 +1,32 @@
 """One page to show: `siamdiff report RUN...` draws runs of train.py or finetune.py, and compares several.
 
 The result comes first, with its interval, the baseline, and the predictions; of several runs the differences to the
-first one (`comparison.py`, also as CSV or LaTeX); then the curves with all seeds, and the options. A page is one file
-without scripts, for wide screens and phones, dark and light. Its words are HTML (`captions.py`). Only the pictures
-(`figures.py`) need matplotlib: pip install matplotlib.
+first one (`comparison.py`, also as CSV); then the curves, and the options. A page is one file without scripts, for wide
+screens and phones, dark and light. Its words are HTML (`captions.py`). Only the pictures (`figures.py`) need
+matplotlib: pip install matplotlib.
 """
 
 import importlib.util
-import re
 import sys
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from ...files import SiamDiffError, write_file
-from ...training.config import FINETUNE, PRETRAIN
 from ...training.metrics_file import in_order
 from ...training.summary import cell
 from ..evidence import wording
 from ..evidence.wording import title_of
 from . import figures, picture, tables
-from .captions import about, predicted, tested_on, text, verdicts
+from .captions import about, predicted, tested_on, text
 from .comparison import units
 from .picture import Picture
 from .runs import RunFolder, read_runs
 
-BY_PRESET = "by preset"  # in options.json
 NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
-CHECKSUM = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")  # its beginning is enough
 HEAD = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
 CSS = """:root{color-scheme:light dark;--page:#f5f6f8;--card:#fff;--ink:#1a1d21;--soft:#5b636d;--rule:#e1e4e8;
 --good:#0c7d5c;--bad:#c8501d}@media(prefers-color-scheme:dark){:root{--page:#121417;--card:#1c1f24;--ink:#eceef1;
@@ -39,7 +36,7 @@ font:16px/1.45 system-ui,sans-serif}h1{font-size:1.7rem;line-height:1.2;margin:.
 h2{font-size:1.2rem;margin:2rem 0 .4rem}h3{font-size:1rem;margin:0 0 .3rem}p{margin:.2rem 0 .5rem}
 h1::first-letter,h3::first-letter,.note::first-letter{text-transform:uppercase}
 small,.note{color:var(--soft);font-size:.87rem}.big{font-size:2rem;font-weight:650;line-height:1.1}
-.big small{font-weight:400}.better{color:var(--good)}.worse{color:var(--bad)}.not{color:var(--soft)}
+.big small{font-weight:400}.better{color:var(--good)}.worse{color:var(--bad)}.untold{color:var(--soft)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,21rem),1fr));gap:1rem;align-items:start}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:1rem;min-width:0}
 svg{display:block;width:100%;height:auto;color:var(--soft)}svg text{font-family:system-ui,sans-serif!important}
@@ -51,7 +48,7 @@ th{color:var(--soft);font-weight:500}tr>*{white-space:nowrap}"""
 
 
 def run(args: Namespace) -> int:
-    """Write the page, the tables and the pictures that `options.report` asks for."""
+    """Write the page, the table and the pictures that `options.report` asks for."""
     sections = read_sections(args.run)
     print(write_page(args.run, args.out, sections))
     if args.figures:
@@ -78,7 +75,8 @@ def read_sections(paths: Sequence[Path]) -> dict[str, list[RunFolder]]:
     """What was predicted -> the runs that did: they are compared. Raises SiamDiffError."""
     sections = defaultdict(list)
     for run in read_runs(paths):
-        sections[predicted(run)].append(run)
+        runs = sections[predicted(run)]
+        runs.append(replace(run, number=len(runs)))
     return sections
 
 
@@ -94,13 +92,15 @@ def write_page(paths: Sequence[Path], out: Path | None = None, sections: Mapping
 
 
 def write_pictures(folder: Path, sections: Mapping[str, Sequence[RunFolder]]) -> None:
-    """Every picture of the page as files; of several sections each in a folder of its own. Raises SiamDiffError."""
+    """Every picture of the page as files; of several sections each is named after its own. Raises SiamDiffError."""
     if without_pictures():
         raise SiamDiffError(f"--figures: {NO_MATPLOTLIB}")
-    for name, runs in zip(picture.file_names([*sections]), sections.values()):
-        own = folder / name if len(sections) > 1 else folder
-        count = picture.write_figures(own, [*chain(*pictures_of(runs))])
-        print(f"{own}: {count} files, each picture as {', '.join(picture.FORMATS)} in {len(picture.COLUMNS)} widths")
+    pictures = []
+    for title, runs in sections.items():
+        before = f"{title}-" if len(sections) > 1 else ""
+        pictures += [one._replace(name=before + one.name) for one in chain(*pictures_of(runs))]
+    count = picture.write_figures(folder, pictures)
+    print(f"{folder}: {count} files, each picture as {', '.join(picture.FORMATS)} in {len(picture.COLUMNS)} widths")
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ def write_pictures(folder: Path, sections: Mapping[str, Sequence[RunFolder]]) ->
 def heading(runs: Sequence[RunFolder], title: str) -> str:
     """What was predicted, and by which runs."""
     body = f"<h1>{text(title)}</h1>"
-    for number, run in enumerate(runs):
-        colour = picture.colour_of(number)
+    for run in runs:
+        colour = picture.colour_of(run.number)
         name = f'<i style="border-color:{colour}"></i><b>{text(run.name)}</b> ' if len(runs) > 1 else ""
         body += f"<p>{name}{about(run)}"
     return body
@@ -118,41 +118,32 @@ def heading(runs: Sequence[RunFolder], title: str) -> str:
 
 def results_of(runs: Sequence[RunFolder]) -> str:
     """The result of runs of one task, or of pre-training: scores, predictions, side by side, and the curves."""
-    # Beside the scores stand the predictions, which of several runs begin a new line.
-    scores, predictions, curves = ([*map(picture.card, pictures)] for pictures in pictures_of(runs))
-    apart = "</div><p><div class=cards>" if len(runs) > 1 else ""
-    body = f"<h2>Result</h2>{verdicts(runs)}<p class=note>{tested_on(runs)}</p>"
-    body += f"<div class=cards>{''.join([*scores, apart, *predictions])}</div>"
+    scores, predictions, curves = (cards(pictures) for pictures in pictures_of(runs))
+    body = f"<h2>Result</h2>{tested_on(runs)}{scores}<p>{predictions}"
     rows = tables.comparison_rows(runs)
     if len(runs) > 1 and len(rows) > 1:
         body += f"<div class=tables>{as_html('Side by side', rows)}</div>"
-    if curves:
-        body += f"<h2>Curves</h2><div class=cards>{''.join(curves)}</div>"
-    return body
+    return f"{body}<h2>Curves</h2>{curves}"
+
+
+def cards(pictures: Sequence[Picture]) -> str:
+    """Pictures beside each other."""
+    return f"<div class=cards>{''.join(map(picture.card, pictures))}</div>"
 
 
 def tables_of(runs: Sequence[RunFolder]) -> str:
-    """All numbers of every run, and what it was told."""
-    found = {}  # title -> rows
+    """All numbers of every run, what its preset decides, and what it was told."""
+    body = ""
     for run in runs:
-        name = f" of {run.name}" if len(runs) > 1 else ""
         if run.tested:
-            found[f"Numbers{name}, intervals over {units(run)}"] = wording.rows(run.results)
-        apart = run.results.get("with_relatives")
-        if apart:  # relatives in other folds: a head may have seen them
-            scores = [[name, value, apart["interval"][name]] for name, value in apart["mean"].items()]
-            title = f"With relatives in other folds{name}, {apart['sequences']} sequences"
-            found[title] = [["metric", "mean", "95 % interval"], *scores]
-    found["Options"] = options_of(runs)
+            body += as_html(f"Numbers of {run.name}, intervals over {units(run)}", wording.rows(run.results))
+    body += as_html("Options", options_of(runs))
     for run in runs:
-        rows = [[*row.values()] for row in run.made.get(BY_PRESET, ())]
-        if rows:
+        if run.by_preset:
             titles = ["", "paper", "released code", "row of docs/differences.md"]
-            found[f"What --preset decides for {run.name}, of preset {run.config['preset']}"] = [titles, *rows]
-    if any(run.made for run in runs):
-        found["How it was made"] = origins_of(runs)
-    html = [as_html(title, rows) for title, rows in found.items()]
-    return f"<div class=tables>{''.join(html)}</div>"
+            rows = [titles, *(list(row.values()) for row in run.by_preset)]
+            body += as_html(f"What --preset decides for {run.name}, of preset {run.config['preset']}", rows)
+    return f"<div class=tables>{body}</div>"
 
 
 def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture], list[Picture]]:
@@ -161,10 +152,9 @@ def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture]
     scores = [figures.picture_of_result(runs, measure, title_of(measure, measured)) for measure in measured]
 
     logged = defaultdict(set)  # the values of every measure in metrics.jsonl
-    for run in runs:
-        for line in chain.from_iterable(run.lines.values()):
-            for name, value in line.items():
-                logged[name].add(value)
+    for line in chain.from_iterable(lines for run in runs for lines in run.lines):
+        for name, value in line.items():
+            logged[name].add(value)
     curves = []
     for name, values in in_order(logged):
         if len(values - {None}) > 1 and not name.endswith("_per_second"):
@@ -173,36 +163,13 @@ def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture]
 
 
 def options_of(runs: Sequence[RunFolder]) -> list[list[str]]:
-    """The options that are not the default; of several runs those in which they differ."""
-    known = FINETUNE if runs[0].config.get("task") else PRETRAIN
-    titles = [run.name for run in runs] if len(runs) > 1 else ["value (all others: default)"]
-    rows = [["option", *titles]]
+    """The options of a run; of several runs those in which they differ."""
+    rows = [["option", *(run.name for run in runs)]]
     for name in dict.fromkeys(name for run in runs for name in run.config):
-        values = [run.config.get(name) for run in runs]
-        default = known[name].arguments["default"] if name in known else None  # of a plugin, or an older version
-        other = values[0] if len(runs) > 1 else default
-        if any(value != other for value in values):
-            rows.append([name, *map(str, values)])
+        values = [str(run.config.get(name)) for run in runs]
+        if len(runs) == 1 or len(set(values)) > 1:
+            rows.append([name, *values])
     return rows
-
-
-def origins_of(runs: Sequence[RunFolder]) -> list[list[str]]:
-    """What options.json says of the runs beside the options: command, versions, threads, commit, checksums."""
-    columns = [dict(flattened(run.made)) for run in runs]
-    rows = [["", *(run.name for run in runs)]]
-    for name in dict.fromkeys(chain.from_iterable(columns)):
-        if name != BY_PRESET:  # which has a table of its own
-            rows.append([name, *(column.get(name, "") for column in columns)])
-    return rows
-
-
-def flattened(content: Mapping, before: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values of nested dictionaries; the inner names follow the outer ones."""
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from flattened(value, f"{before}{name}, ")
-        else:
-            yield f"{before}{name}", CHECKSUM.sub(r"\1...", str(value))
 
 
 def as_html(title: str, rows: Sequence[Sequence]) -> str:

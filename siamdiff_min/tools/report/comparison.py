@@ -33,14 +33,6 @@ class Difference(NamedTuple):
     why_not: str = ""  # they are not compared, or without an interval
 
 
-class Beside(NamedTuple):
-    """What a measure is compared with, beside other runs."""
-
-    name: str
-    value: float
-    side: str  # of it on which the measure is; "" if nothing is said
-
-
 class Row(NamedTuple):
     """A measure of a run, and its difference to the first run."""
 
@@ -151,18 +143,6 @@ def paired(first: RunFolder, second: RunFolder, measure: str, gain: float) -> li
     if not first.config.get("folds"):
         return interval(drawn)
     return difference_interval(gain, drawn, first.results["counts"][unit_of(first)], folds=True)
-
-
-def beside(run: RunFolder, measure: str) -> list[Beside]:
-    """The best answer that looks at nothing, and of a table the head of length and composition."""
-    found = []
-    if measure in run.baseline:
-        found.append(Beside("the baseline", run.baseline[measure], run.side.get(measure, "")))
-    composition = run.results["floor"]
-    if measure in composition.get("mean", {}):
-        told = composition["verdict"].get(measure, "")
-        found.append(Beside(composition["features"], composition["mean"][measure], told))
-    return found
 
 
 def widened(value: float, ends: list[float] | None, measure: str, *runs: RunFolder) -> list[float] | None:

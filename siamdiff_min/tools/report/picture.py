@@ -17,6 +17,8 @@ from .captions import text
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#7f7f7f", "#882255")
 INK = "#010203"  # of a figure's lines and words: the page replaces it by its own, which depends on the reader
 STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ("Arial", "Helvetica", "Liberation Sans", "DejaVu Sans"),  # the last is always there
     "text.parse_math": False,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -39,9 +41,7 @@ PAPER = {
 }
 COLUMNS = {"one-column": 3.35, "two-columns": 7.0}  # width in inches: 85 and 178 mm
 FORMATS = ("pdf", "svg", "png")
-FONTS = "Arial", "Helvetica", "Liberation Sans", "DejaVu Sans"  # the first that is there; the last always is
 DPI = 300
-LINK = re.compile('<a xlink:href="(.*?)".*?>(.*?)</a>', flags=re.DOTALL)
 WIDTH = 4.6  # inches, as is the height of a card
 SQUARE = 4.4  # height of a picture with two axes alike
 
@@ -72,20 +72,15 @@ def card(picture: Picture) -> str:
 
     # What stands before the first tag is for a file of its own.
     _, tag, rest = file.getvalue().partition("<svg")
-    svg = tag + rest.replace(INK, "currentColor")
-    # A point with an address is a link. Its address is a name, for the browser to show under the pointer.
-    svg = LINK.sub(r"<g><title>\1</title>\2</g>", svg)
-    return f"{head}{svg}</div>"
+    return f"{head}{tag}{rest.replace(INK, 'currentColor')}</div>"
 
 
 def save(picture: Picture, file, width: float, style: Mapping, **options) -> None:
     """Draw a picture of this width, with its title and its note, into a file."""
-    from matplotlib import font_manager, rc_context
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    there = font_manager.get_font_names()
-    font = next(name for name in FONTS if name in there)
-    with rc_context(STYLE | {"font.family": font} | style):
+    with rc_context(STYLE | style):
         letters = int(width * 72 / (0.47 * style.get("font.size", 10)))  # on a line
         note = textwrap.fill(picture.note, letters)
         title = textwrap.fill(picture.title, letters)
@@ -113,7 +108,7 @@ def write_figures(folder: Path, pictures: Sequence[Picture]) -> int:
 
 def file_names(texts: Sequence[str]) -> list[str]:
     """Texts as names of files. A name that comes again has a number behind it."""
-    names = [re.sub(r"[^\w.+-]+", "-", printable(text)).strip("-.")[:100] for text in texts]
+    names = [re.sub(r"[^\w.+]+", "-", printable(text)).strip("-.")[:100] for text in texts]
     again = [names[:k].count(name) for k, name in enumerate(names)]
     return [f"{name}-{count + 1}" if count else name for name, count in zip(names, again)]
 

@@ -1,12 +1,10 @@
 """The folder of a run of train.py or finetune.py, as versions 0.4 and 0.5 write it: for the page that draws it.
 
-Pre-training runs that differ in their seed alone, in folders NAME-SEED or NAME/seed-SEED, are one run with several
-seeds, as a fine-tuning run is.
+A run of several seeds is a folder with a folder seed-S for each. Fine-tuning makes them; for pre-training --out does.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +20,7 @@ from ..evidence.wording import THAN, against_baseline
 
 BASELINE = "_constant"  # ends the name of the baseline of a measure
 TABLES = (
-    *("config", "made", "about", "splits", "counts", "options", "direction", "best_epoch", "test", "mean", "std"),
+    *("config", "about", "splits", "counts", "options", "direction", "best_epoch", "test", "mean", "std"),
     *("interval", "constant", "gain_interval", "floor"),
 )
 # Of results.json: there is nothing of it before the test.
@@ -38,11 +36,11 @@ class RunFolder:
 
     name: str
     config: dict  # its options, if they are known
-    lines: dict[str, list[dict]]  # metrics.jsonl of every seed
-    predictions: dict[str, dict[str, np.ndarray]]  # of every seed
-    made: dict  # what else options.json says: command, versions, data, ...
+    lines: list[list[dict]]  # metrics.jsonl of every seed
+    predictions: list[dict[str, np.ndarray]]  # of every seed
+    by_preset: list[dict[str, str]]  # what the preset decides
     results: dict  # results.json
-    of_seeds: Mapping[str, Mapping[str, float]]  # the measures of every seed
+    of_seeds: Sequence[Mapping[str, float]]  # the measures of every seed
     mean: dict[str, float]  # over seeds
     baseline: dict[str, float]
     interval: dict[str, list[float] | None]  # of the mean, not over seeds
@@ -51,6 +49,7 @@ class RunFolder:
     draws: dict[str, np.ndarray]  # (draws,) of the test split
     held_out: dict[str, np.ndarray]  # (S, P) of valid.tsv, with baselines
     unfinished: str  # how far it is, if it has not ended
+    number: int = 0  # among the runs that it is compared with
 
     @property
     def tested(self) -> bool:
@@ -59,7 +58,7 @@ class RunFolder:
 
     def seeds_of(self, measure: str) -> np.ndarray:
         """A measure of every seed that has it (S,)."""
-        values = [metrics.get(measure) for metrics in self.of_seeds.values()]
+        values = [metrics.get(measure) for metrics in self.of_seeds]
         return np.array([value for value in values if value is not None], dtype=float)
 
 
@@ -70,81 +69,65 @@ class HeldOut(NamedTuple):
     values: dict[str, np.ndarray]  # (P,) means over the draws of a protein; nan of what was not measured
 
 
-# ---- which folders are one run ---------------------------------------------------------------------------------------
-
-
-def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
-    """Read the folders of runs; seeds of one pre-training become one run. Raises SiamDiffError."""
-    free = {name for name, option in PRETRAIN.items() if option.free}  # options that change no result
-    groups = defaultdict(list)
-    for whole, path in {path.resolve(): path for path in paths}.items():  # one that is named twice is one run
-        options = read_json(path / "options.json").get("options", {})
-        decisive = {name: value for name, value in options.items() if name not in free | {"seed"}}
-        groups[folder_of_method(whole, options), repr(decisive)].append(path)
-
-    # A run alone is called by its own folder, several seeds by what their folders have in common.
-    folders = [seeds[0].resolve() if len(seeds) == 1 else folder for (folder, _), seeds in groups.items()]
-    names = [folder.name for folder in folders]
-    runs = []
-    for folder, seeds in zip(folders, groups.values()):
-        name = folder.name if names.count(folder.name) == 1 else "/".join(folder.parts[-2:])
-        runs.append(read_run(name, seeds))
-    return runs
-
-
-def folder_of_method(path: Path, options: Mapping) -> Path:
-    """The folder of a pre-training run without its seed: NAME of NAME-SEED and of NAME/seed-SEED."""
-    if "method" not in options:
-        return path
-    if path.name == f"seed-{options['seed']}":
-        return path.parent
-    return path.with_name(path.name.removesuffix(f"-{options['seed']}"))
-
-
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
-def read_run(name: str, paths: Sequence[Path]) -> RunFolder:
-    """Read a run: one folder of fine-tuning, or the folders of all seeds of one pre-training.
+def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """Read the folders of runs; one that is named twice is one run. Raises SiamDiffError."""
+    folders = [*dict.fromkeys(path.resolve() for path in paths)]
+    names = [folder.name for folder in folders]
+    runs = []
+    for folder in folders:
+        name = folder.name if names.count(folder.name) == 1 else "/".join(folder.parts[-2:])
+        runs.append(read_run(name, folder))
+    return runs
 
-    Raises SiamDiffError if there is no run in it, or a damaged file.
-    """
-    with structure_errors(paths[0], "damaged, or not of a run"):
-        # Fine-tuning has a folder of every seed inside.
-        folders = {}
-        for path in paths if (paths[0] / "metrics.jsonl").exists() else sorted(paths[0].glob("seed-*")):
-            folders[str(options_in(path).get("seed", path.name.removeprefix("seed-")))] = path
-        lines = read_all(folders, "metrics.jsonl", read_lines)
-        results = read_results(paths[0] / "results.json")
+
+def read_run(name: str, path: Path) -> RunFolder:
+    """Read a run. Raises SiamDiffError if there is none in this folder, or a damaged file."""
+    with structure_errors(path, "damaged, or not of a run"):
+        folders = [path] if (path / "metrics.jsonl").exists() else sorted(path.glob("seed-*"))
+        lines = [read_lines(file) for file in files(folders, "metrics.jsonl")]
+        results = read_results(path / "results.json")
         if not lines and not results["test"]:
-            raise SiamDiffError(f"{paths[0]} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
+            raise SiamDiffError(f"{path} is no run: there is no metrics.jsonl in it, nor in a seed-S inside")
 
-        # What it was told, and what it was made with.
-        made = next((read_json(folder / "options.json") for folder in folders.values()), {}) or results["made"]
-        config = results["config"] or made.get("options", {})
-        if len(paths) > 1:
-            config = {**config, "seed": " ".join(folders)}
+        # What it was told, and what it has measured.
+        told = [read_json(file) for file in files(folders, "options.json")] or [{}]
+        config = results["config"] or told[0].get("options", {})
         if results["test"]:
-            measures = of_test(results, paths[0])
+            measures = of_test(results, path)
+            left = ""
         else:
-            measures = of_held_out(read_all(folders, "valid.tsv", read_held_out))
+            check_seeds(path, [of_seed["options"] for of_seed in told if "method" in config])
+            measures = of_held_out([read_held_out(file) for file in files(folders, "valid.tsv")])
+            left = what_is_left(told[0].get("steps", 0), lines)
         return RunFolder(
             name=name,
             config=config,
             lines=lines,
-            predictions=read_all(folders, "predictions.tsv", read_predictions),
-            made={key: value for key, value in made.items() if key != "options"},
+            predictions=[read_predictions(file) for file in files(folders, "predictions.tsv")],
+            by_preset=told[0].get("by preset", []),
             results=results,
-            unfinished=what_is_left(config["epochs"], lines) if config and not results["test"] else "",
+            unfinished=left,
             **measures,
         )
+
+
+def check_seeds(path: Path, options: Sequence[Mapping]) -> None:
+    """Raise SiamDiffError if the seeds of a pre-training differ in more than the seed."""
+    for of_seed in options[1:]:
+        changed = [name for name, value in of_seed.items() if value != options[0].get(name)]
+        changed = [name for name in changed if name != "seed" and not (name in PRETRAIN and PRETRAIN[name].free)]
+        if changed:
+            raise SiamDiffError(f"{path} is no run of several seeds: they differ in {', '.join(changed)}")
 
 
 def of_test(results: Mapping, path: Path) -> dict:
     """The measures that results.json has of a run, and the draws beside it."""
     draws = dict(np.load(path / DRAWS, allow_pickle=False)) if (path / DRAWS).exists() else {}
     return {
-        "of_seeds": results["test"],
+        "of_seeds": [*results["test"].values()],
         "mean": known(results["mean"]),
         "baseline": known(results["constant"]),
         "interval": results["interval"],
@@ -155,20 +138,20 @@ def of_test(results: Mapping, path: Path) -> dict:
     }
 
 
-def of_held_out(tables: Mapping[str, HeldOut]) -> dict:
+def of_held_out(tables: Sequence[HeldOut]) -> dict:
     """What the last validation of each seed has measured of every protein, if there was one."""
-    of_seeds = {}
-    for seed, table in tables.items():
-        of_seeds[seed] = {name: float(np.nanmean(x)) for name, x in table.values.items() if np.isfinite(x).any()}
-    first = next(iter(tables.values()), HeldOut([], {}))
-    every = [name for name in first.values if all(name in of_seed for of_seed in of_seeds.values())]
-    mean = {name: float(np.mean([of_seed[name] for of_seed in of_seeds.values()])) for name in every}
+    of_seeds = []
+    for table in tables:
+        of_seeds.append({name: float(np.nanmean(x)) for name, x in table.values.items() if np.isfinite(x).any()})
+    first = tables[0] if tables else HeldOut([], {})
+    every = [name for name in first.values if all(name in of_seed for of_seed in of_seeds)]
+    mean = {name: float(np.mean([of_seed[name] for of_seed in of_seeds])) for name in every}
     measures = [name for name in every if not name.endswith(BASELINE)]
 
     # Intervals are over proteins, if all seeds have seen the same ones.
     held_out = {}
-    if all(table.rows == first.rows for table in tables.values()):
-        held_out = {name: np.stack([table.values[name] for table in tables.values()]) for name in every}
+    if all(table.rows == first.rows for table in tables):
+        held_out = {name: np.stack([table.values[name] for table in tables]) for name in every}
     gains = {}
     for name in measures:
         if name + BASELINE in held_out:
@@ -190,33 +173,29 @@ def known(values: Mapping) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def what_is_left(epochs: Sequence[float], lines: Mapping[str, list[dict]]) -> str:
-    """How far a run is that has not ended, in words; "" if it has. After the last seed there is a results.json."""
-    for seed, of_seed in lines.items():
-        done = of_seed[-1]["epochs"] if of_seed else 0
-        if done < sum(epochs):
-            words = f"not finished: {done:.3g} of {sum(epochs)} epochs"
-            return f"{words} of seed {seed}" if len(lines) > 1 else words
-    return ""
+def what_is_left(steps: int, lines: Sequence[Sequence[Mapping]]) -> str:
+    """How far a run is that has not ended, in words; "" if it has."""
+    done = min((of_seed[-1]["step"] for of_seed in lines if of_seed), default=0)
+    return f"not finished: {done} of {steps} steps" if done < steps else ""
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def options_in(path: Path) -> dict:
-    """The options in the folder of a run or a seed; empty if it does not say them."""
-    return read_json(path / "options.json").get("options", {})
+def files(folders: Sequence[Path], name: str) -> list[Path]:
+    """The file of this name of every seed that has it."""
+    return [folder / name for folder in folders if (folder / name).exists()]
 
 
 def read_json(path: Path) -> dict:
-    """The content of a file of JSON; nothing if it is not there."""
+    """The content of a file of JSON."""
     with structure_errors(path, "damaged"):
-        return json.loads(path.read_bytes()) if path.exists() else {}
+        return json.loads(path.read_bytes())
 
 
 def read_results(path: Path) -> dict:
-    """A results.json. Version 0.4 had words in place of sides."""
-    results = EARLIER | read_json(path)
+    """A results.json, if there is one. Version 0.4 had words in place of sides."""
+    results = EARLIER | (read_json(path) if path.exists() else {})
     side_of = {words: side for side, words in THAN.items()}
     for table in (results, results["floor"]):
         if "verdict" in table:
@@ -224,53 +203,32 @@ def read_results(path: Path) -> dict:
     return results
 
 
-def read_all(folders: Mapping[str, Path], name: str, read: Callable) -> dict:
-    """The content of a file of every seed that has it."""
-    return {seed: read(folder / name) for seed, folder in folders.items() if (folder / name).exists()}
-
-
 def read_lines(path: Path) -> list[dict]:
-    """The lines of a metrics.jsonl; `epochs` is the number that is done. The last line may be only half there."""
-    lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-
-    # How many steps an epoch has: by options.json, or else as the last line of the first epoch tells.
-    about = read_json(path.parent / "options.json")
-    if about.get("data"):
-        per_epoch = max(1, about["data"]["samples"] // about["options"]["global_batch_size"])
-    else:
-        per_epoch = max((line["step"] for line in lines if line["epoch"] == lines[0]["epoch"]), default=1)
-    return [{**line, "epochs": line["step"] / per_epoch} for line in lines]
+    """The lines of a metrics.jsonl. The last one may be only half there."""
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def read_held_out(path: Path) -> HeldOut:
     """A valid.tsv, whose rows may have any order; the first columns are protein and draw."""
     (_, _, *measures), *rows = read_rows(path).values()
-    of_proteins = defaultdict(list)
+    of_proteins: dict[str, list] = {}
     for protein, _, *cells in sorted(rows):
-        of_proteins[protein].append([float(cell or "nan") for cell in cells])
+        of_proteins.setdefault(protein, []).append([float(cell or "nan") for cell in cells])
     means = [np.ma.masked_invalid(draws).mean(0).filled(np.nan) for draws in of_proteins.values()]
     return HeldOut(sorted(row[:2] for row in rows), dict(zip(measures, np.array(means).T)))
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `id` (K,), `target` and `prediction`, (K,) or (K, C) each; the names of C `classes`.
+    """The columns `target` and `prediction` (K, C) of C classes or properties; other columns play no part.
 
-    Other columns, wherever they stand, play no part.
+    Empty if there is one target, a name, beside the predictions of several classes.
     """
     titles, *rows = read_rows(path).values()
-    found = {"target": {}, "prediction": {}}  # name of a class or property -> cells
-    by_title = dict(zip(titles, zip(*rows)))
-    for title, cells in by_title.items():
-        kind, _, name = title.partition(":")
+    found: dict[str, list] = {"target": [], "prediction": []}
+    for title, cells in zip(titles, zip(*rows)):
+        kind, _, _ = title.partition(":")
         if kind in found:
-            found[kind][name] = cells
-    classes = [*found["prediction"]]
-
-    # One target beside several predictions is one of their classes, by its name. Several of a kind are one array.
-    if [*found["target"]] == [""] != classes:
-        found["target"][""] = [classes.index(name) for name in by_title["target"]]
-    columns = {"id": np.array(by_title["id"]), "classes": np.array(classes)}
-    for kind, by_name in found.items():
-        values = np.array([*by_name.values()], dtype=np.float64)
-        columns[kind] = values[0] if len(values) == 1 else values.T
-    return columns
+            found[kind].append(cells)
+    if len(found["target"]) != len(found["prediction"]):
+        return {}
+    return {kind: np.array(cells, dtype=np.float64).T for kind, cells in found.items()}
