@@ -31,8 +31,8 @@ from siamdiff_min.tools.mutants.mutation_model import (
     positions_of,
 )
 from siamdiff_min.tools.mutants.mutation_names import Positions
-from siamdiff_min.tools.mutants.ranking import known_features
-from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, trust
+from siamdiff_min.tools.mutants.ranking import BUNDLED, features_of
+from siamdiff_min.tools.mutants.trust import trust
 
 SIZES = (24, 48, 96, 192)
 DRAWS = 20
@@ -40,8 +40,8 @@ FEWEST = 8  # mutants to predict
 MOST = 2000
 DOUBLES = 20000  # drawn from all double mutants of protein G, as in the study
 GB1 = "GB1-double"
-COLUMNS = ["size", "draw", "tested", "model", "floor", "ranking", "error", "error_mean", "covered"]
-COLUMNS += ["better", "better_floor", "better_unmeasured", "said_rho", "said_explained", "said_covered"]
+COLUMNS = ["size", "draw", "tested", "model", "ranking", "error", "error_mean", "covered"]
+COLUMNS += ["better", "said_rho", "said_explained", "said_covered"]
 Assay = tuple[list[Mutant], np.ndarray]
 
 
@@ -115,15 +115,13 @@ def answer(features: PositionFeatures, known: list[Mutant], y: np.ndarray, new: 
     """How well the model predicts, and what it says of itself; nan where it says nothing."""
     model = GaussianProcess(MutantPrior(features, known), y)
     value, half = model.predict(new)
-    of_floor, _ = GaussianProcess(MutantPrior(features, known, floor=True), y).predict(new)
     ranking = [sum(features.ranking[mutation] for mutation in mutant) for mutant in new]
-    found = [spearman(x, truth) for x in (value, of_floor, np.array(ranking))]
+    found = [spearman(x, truth) for x in (value, np.array(ranking))]
     found += [rmse(value, truth), rmse(np.full(len(truth), y.mean()), truth), np.mean(np.abs(value - truth) <= half)]
     said = trust(model)
     if said is None:
-        return found + [np.nan] * 6
-    found += [said.better(name) for name in (MEAN, FLOOR, UNMEASURED)]
-    return [*found, said.rho["the model"], said.explained, said.covered]
+        return found + [np.nan] * 4
+    return [*found, said.gain.is_more, said.rho, said.explained, said.covered]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -134,7 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/mutant_power"))
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    (args.out / "features").mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     for name in [*args.names, *([GB1] if args.gb1 else [])]:
         if (args.out / f"{name}.npz").exists():
             continue
@@ -149,7 +147,7 @@ def main(argv: list[str] | None = None) -> None:
             }
         )
         numbering = Positions.of(structure, chains)
-        features = known_features(structure, numbering.residues, args.out / "features" / f"{of}.npz")
+        features = features_of(structure, numbering.residues, BUNDLED)
         mutants, y = read_gb1(args.gb1, numbering.wild) if name == GB1 else read_ddg(args.data, name, numbering)
         rows = np.array([*answers(features, mutants, y)], dtype=np.float32).reshape(-1, len(COLUMNS))
         save(args.out / f"{name}.npz", rows=rows)
