@@ -243,7 +243,14 @@ def features_of(structure: Structure, residues: list[list[int]], encoders: Seque
     with progress(total=len(encoders) * len(residues), unit="residue") as bar:
         odds = [log_odds(name, protein, residues, bar.update).numpy() for name in encoders]
     features = [load_encoder(name, "cpu").embed(structure).per_residue[first] for name in encoders]
+
+    # Residues within 8 and 12 angstrom.
     ca = protein.alpha_carbons().pos
     distances = torch.cdist(ca[first], ca)
-    neighbours = torch.stack([(distances < radius).sum(1) for radius in (8, 12)], dim=1).double().numpy()
-    return PositionFeatures(protein.residue_type[first].numpy(), neighbours, np.stack(features), np.stack(odds))
+    neighbours = torch.stack([(distances < radius).sum(1) for radius in (8, 12)], dim=1)
+    return PositionFeatures(
+        wild=protein.residue_type[first].numpy(),
+        neighbours=neighbours.double().numpy(),
+        features=np.stack(features),
+        odds=np.stack(odds),
+    )
