@@ -40,7 +40,7 @@ encoding: Encoding = encoder(protein.to(encoder.device))
 assert_type(encoding.residue, torch.Tensor)
 embedding: Embedding = encoder.embed("1abc.pdb", structure)
 assert_type(embedding.mean, np.ndarray)
-Embedder(encoder, "cpu").embed("1abc.pdb", include=["mean"], errors="skip")
+Embedder(encoder, "cpu").embed("1abc.pdb", include=["mean"])
 encoder.save("mine.pt", epochs=3)
 
 objective = OBJECTIVES["siamdiff"](ENCODERS["gearnet"]("atom", "tiny"), "atom")

@@ -178,16 +178,21 @@ def list_files(path) -> list[str]:
     return sorted(files)
 
 
-def find_structures(path) -> Listing:
-    """List the structures under a folder (recursively), in an archive, or in a single file.
+def find_structures(*paths) -> Listing:
+    """List the structures under a folder (recursively), in an archive, or in a single file; or in several of these.
 
-    Raises StructureError if nothing is at `path`, or an archive is damaged.
+    Several are named as in the folder that holds all of them. Raises StructureError if nothing is at a path, or an
+    archive is damaged.
     """
     files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
     skipped: list[tuple[str, str]] = []
-    alone = not os.path.isdir(path)
-    for file in list_files(path):
-        inside = os.path.basename(file) if alone else os.path.relpath(file, path)
+    listed = list(dict.fromkeys(file for path in paths for file in list_files(path)))
+    alone = len(paths) == 1 and not os.path.isdir(paths[0])
+    root = paths[0]
+    if listed and (alone or len(paths) > 1):
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in listed])
+    for file in listed:
+        inside = os.path.relpath(file, root)
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif not file.endswith(ARCHIVES):

@@ -90,19 +90,16 @@ def embed(argv: Sequence[str] | None = None) -> Namespace:
         "--plugin": {**LIST, "help": "Python files that add the encoder of --checkpoint"},
         "--include": {"nargs": "+", "choices": INCLUDE, "default": ["mean"], "help": "vectors (default: mean)"},
         "--each-chain": {**FLAG, "help": "vectors of every chain alone, called NAME_A"},
-        "--min-plddt": {"type": float, "help": "leave out predicted structures with a lower mean pLDDT"},
         "--batch-nodes": {"type": int, "help": "atoms (or residues) per batch of a GPU (default: 8000)"},
         "--num-workers": {"type": int, "help": "processes, of one thread each (default: cores that are ours; 0: none)"},
         "--device": {"default": "auto", "choices": ("auto", "cpu", "cuda"), "help": "(default: auto)"},
         "--amp": {"default": "off", "choices": ("off", "bf16"), "help": "autocast to bfloat16 (default: off)"},
-        "--fail-fast": {**FLAG, "help": "stop at the first structure that fails"},
         "--part": {
             "type": part_of,
             "default": (1, 1),
             "metavar": "K/N",
             "help": "K/N: only one of N parts of the structures, for arrays of jobs; OUT becomes OUT-K-of-N",
         },
-        "--dry-run": {**FLAG, "help": "count structures and residues, estimate the time from three, write nothing"},
     }
     args = parser("Representations of a user's own structures.", options).parse_args(argv)
     number, parts = args.part
@@ -110,8 +107,8 @@ def embed(argv: Sequence[str] | None = None) -> Namespace:
         args.out = args.out.with_stem(f"{args.out.stem}-{number}-of-{parts}")
     if args.out.suffix not in (".npz", ".csv") or args.out.is_dir():
         raise ConfigError(f"--out {args.out} is not the name of an .npz or .csv file")
-    if args.out.suffix == ".csv" and args.include not in (["mean"], ["per_residue"]):
-        raise ConfigError(f"--out {args.out}: a .csv holds the mean of every structure, or per_residue; both an .npz")
+    if args.out.suffix == ".csv" and args.include != ["mean"]:
+        raise ConfigError(f"--out {args.out}: a .csv holds the mean of every structure, all else an .npz")
     find_weights(args.checkpoint)
     return args
 

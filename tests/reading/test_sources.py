@@ -191,7 +191,7 @@ def test_formats_that_are_not_read_are_named(tmp_path):
     endings = [f".{file.lower().partition('.')[2]}".removeprefix(".pdb") for file in files]
     expected = {file: f"{end} is not read: give PDB or mmCIF, plain or .gz" for file, end in zip(files, endings)}
     assert {Path(file).name: reason for file, reason in listing.skipped} == expected
-    with pytest.raises(StructureError, match=r"e\.pqr: \.pqr is not read: give PDB or mmCIF, plain or \.gz"):
+    with pytest.raises(StructureError, match=r"e\.pqr: no structure in it \(\.pqr is not read: give PDB or mmCIF"):
         load_encoder("siamdiff-residue", "cpu").embed(tmp_path / "e.pqr")
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
+import time
 from multiprocessing import synchronize
 from pathlib import Path
 
@@ -23,19 +23,16 @@ from Bio.PDB import MMCIFIO, PDBParser
 from helpers import as_mmcif, as_pdb, residue
 
 import siamdiff_min
-from siamdiff_min import cli, machine, names
+from siamdiff_min import cli, machine
 from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.encoders.weights import save_encoder_file
 from siamdiff_min.files import ConfigError, StructureError, checksum, import_plugins
 from siamdiff_min.protein.constants import ATOM_NAMES
-from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.parse import read_structure
 from siamdiff_min.reading.sources import Source, bundle_path
-from siamdiff_min.reading.structure import Structure
 from siamdiff_min.tools.build import chains_of
 from siamdiff_min.tools.embed import command as embed
 from siamdiff_min.tools.embed.command import Embedder
-from siamdiff_min.tools.embed.embedder import incomplete
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +99,8 @@ def columns(path: Path) -> dict[str, list]:
     """All of an .npz; None in place of nan, which no other nan equals."""
     with np.load(path, allow_pickle=False) as arrays:
         found = {name: array.tolist() for name, array in arrays.items()}
-    if "residue_plddt" in found:
-        found["residue_plddt"] = [None if value != value else value for value in found["residue_plddt"]]
+    for name in {"plddt", "residue_plddt"} & found.keys():
+        found[name] = [None if value != value else value for value in found[name]]
     return found
 
 
@@ -193,28 +190,20 @@ def test_whatever_holds_a_structure_is_taken(weights, files, tmp_path):
             embedder.embed(wrong)
 
 
-def test_what_fails_is_left_out_with_a_warning_if_asked(weights, tmp_path, files):
+def test_what_cannot_be_embedded_is_an_error_that_names_it(weights, tmp_path, files):
     embedder = siamdiff_min.load_encoder(weights, "cpu")
-    bad, notes, absent = (tmp_path / name for name in ("x.pdb", "notes.txt", "absent.pdb"))
-    for path in (bad, notes):
-        path.write_text("nothing")
-    with pytest.warns(UserWarning, match="^left out: ") as warned:
-        found = embedder.embed(files[0], bad, absent, io.StringIO("<html>"), [notes], files[1], errors="skip")
-    assert [e.id for e in found] == [stem(files[0]), stem(files[1])]
-    said = [str(warning.message) for warning in warned]
-    reasons = "x.pdb: no atoms", "absent.pdb: cannot be opened", "open file: an HTML", "notes.txt: no atoms"
-    assert all(reason in text for reason, text in zip(reasons, said, strict=True))
-    assert {warning.filename for warning in warned} == {__file__}
-    with pytest.warns(UserWarning, match="left out: .*no atoms"):
-        assert embedder.embed(bad, errors="skip") is None
+    bad, absent, empty = (tmp_path / name for name in ("x.pdb", "absent.pdb", "empty"))
+    bad.write_text("nothing")
+    empty.mkdir()
     for given, options, kind, message in [
-        (absent, {}, StructureError, "absent"),
-        (notes, {}, StructureError, "no atoms"),
-        (files[0], {"errors": "ignore"}, ConfigError, "errors is 'raise' or 'skip'"),
+        (absent, {}, StructureError, "absent.pdb: cannot be opened"),
+        ([bad], {}, StructureError, "x.pdb: no atoms in it"),
+        (io.StringIO("<html>"), {}, StructureError, "open file: an HTML"),
+        (empty, {}, StructureError, "empty: no structure in it"),
         (files[0], {"include": ["atom"]}, ConfigError, "include has atom"),
     ]:
         with pytest.raises(kind, match=message):
-            embedder.embed(given, **options)
+            embedder.embed(files[1], given, **options)
 
 
 @pytest.mark.parametrize("include", [["per_atom"], ["per_atom", "mean", "per_residue", "mean"]])
@@ -238,32 +227,6 @@ def test_vectors_of_atoms(include, checkpoint, files, tmp_path):
     assert found["atom_name"][atoms] == e.atom_name
     assert found["atom_residue"][atoms] == e.atom_residue.tolist()
     assert found["residue_number"][residues] == e.residue_number.tolist()
-
-
-@pytest.mark.parametrize("rest", [b"half a li", b'[{"id": ["x"], "mean": 3, "per_residue": 9, "per_atom": 9}]\nhalf'])
-def test_what_is_embedded_before_an_interruption_is_kept(rest, weights, tmp_path, files, monkeypatch, capsys):
-    """The same command goes on after the last record, and writes the same vectors. Another command begins anew."""
-    (tmp_path / "bad.pdb").write_text("nothing")
-    given = [*files[:4], tmp_path / "bad.pdb", *files[4:6]]
-    options = ["--checkpoint", weights, "--include", *names.INCLUDE]
-    whole = embedded(tmp_path / "whole.npz", *given, *options, status=1)
-    add = embed.Kept.add
-
-    def interrupted(self, *arguments):
-        add(self, *arguments)
-        if self.done == 6:
-            self.file.write(rest)
-            raise KeyboardInterrupt
-
-    for again, kept in ((given, True), (given[1:], False)):
-        with monkeypatch.context() as patch:
-            patch.setattr(embed.Kept, "add", interrupted)
-            assert embed_here(*given, *options, "--out", tmp_path / "e.npz") == 130
-        said = "e.npz is not written; 6 structures are kept, and the same command goes on"
-        assert said in capsys.readouterr().err
-        assert (embedded(tmp_path / "e.npz", *again, *options, status=1) == whole) is kept
-        assert ("going on after 6 of 7 structures" in capsys.readouterr().out) is kept
-    assert sorted(os.listdir(tmp_path)) == ["bad.pdb", "e.npz", "whole.npz"]
 
 
 def test_what_holds_no_vectors_of_ours_is_never_replaced(weights, tmp_path, files):
@@ -297,42 +260,24 @@ def test_a_csv_has_a_row_for_every_structure(weights, tmp_path, files):
     assert {row[-1] for row in rows} == {" ".join(found["encoder"])}
     vectors = np.array([row[1:-1] for row in rows], np.float32)
     assert np.array_equal(vectors, np.array(found["mean"], np.float32))
-    with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure"):
+    with pytest.raises(SystemExit, match=r"a \.csv holds the mean of every structure, all else an \.npz"):
         embed_here(*given, "--out", tmp_path / "e.csv", "--include", "mean", "per_residue")
 
 
-def test_a_csv_has_a_row_for_every_residue(weights, tmp_path, files):
-    """The rows of the .npz, with structure, chain, number, insertion code, type and pLDDT before them."""
-    model = as_model(files[1], tmp_path / "model.pdb", 50)
-    head, rows, found = csv_and_npz(tmp_path, files[0], model, "--checkpoint", weights, "--include", "per_residue")
-    assert head[:8] == ["name", "chain", "number", "code", "type", "plddt", "v1", "v2"]
-    place = [found[f"residue_{x}"] for x in ("chain", "number", "insertion_code", "type")]
-    names = np.repeat(found["id"], np.diff(found["residue_offset"]))
-    assert [row[:5] for row in rows] == [[*map(str, row)] for row in zip(names, *place)]
-    vectors = np.array([row[6:-1] for row in rows], np.float32)
-    assert np.array_equal(vectors, np.array(found["per_residue"], np.float32))
-    for name, _, number, _, _, plddt, *_ in rows:
-        if name == "model":
-            assert float(plddt) == 50 + int(number[-1])
-        else:
-            assert plddt == "nan"  # an experiment
-
-
-def as_model(source: Path, target: Path, plddt: float) -> Path:
-    """Its atoms alone, with a pLDDT and the last digit of the residue's number in the B factors."""
-    lines = gzip.decompress(source.read_bytes()).decode().splitlines()
-    lines = [f"{x[:60]}{plddt + int(x[25]):6.2f}{x[66:]}\n" for x in lines if x.startswith("ATOM")]
-    target.write_text("".join(lines))
-    return target
-
-
-def test_models_of_low_confidence_are_left_out_if_asked(weights, tmp_path, files, capsys):
-    for name, plddt in (("good", 90.0), ("bad", 40.0)):
-        as_model(files[0], tmp_path / f"{name}.pdb", plddt)
-    assert embedded(tmp_path / "e.npz", tmp_path, "--checkpoint", weights, "--min-plddt", 70)["id"] == ["good"]
-    said = "".join(capsys.readouterr())
-    assert "skipped: mean pLDDT below 70 1" in said and "seen 2 = embedded 1 + skipped 1 + failed 0" in said
-    assert 90 < siamdiff_min.load_encoder(weights, "cpu").embed(tmp_path / "good.pdb").plddt < 99
+def test_the_confidence_of_a_predicted_structure_is_a_column(weights, tmp_path, files):
+    """With a pLDDT in the B factors of its atoms alone; an experiment has none."""
+    lines = gzip.decompress(files[0].read_bytes()).decode().splitlines()
+    lines = [f"{x[:60]}{50 + int(x[25]):6.2f}{x[66:]}\n" for x in lines if x.startswith("ATOM")]
+    model = tmp_path / "model.pdb"
+    model.write_text("".join(lines))
+    found = embedded(tmp_path / "e.npz", files[0], model, "--checkpoint", weights, "--include", "per_residue")
+    mean = dict(zip(found["id"], found["plddt"]))
+    assert mean[stem(files[0])] is None
+    assert 50 < mean["model"] < 59
+    row = found["id"].index("model")
+    residues = slice(*found["residue_offset"][row : row + 2])
+    expected = [50 + number % 10 for number in found["residue_number"][residues]]
+    assert found["residue_plddt"][residues] == expected
 
 
 def test_every_chain_alone(weights, tmp_path, capsys):
@@ -366,8 +311,11 @@ def test_where_memory_runs_out_the_batch_is_halved_and_one_structure_fails(weigh
         return encode(protein)
 
     monkeypatch.setattr(encoder, "forward", forward)
-    with pytest.warns(UserWarning, match=rf"no memory left for it \({largest} residues\)"):
-        rest = encoder.embed(*files[:6], errors="skip", batch_nodes=10**6)
+    structures = [(stem(file), read_structure(file)) for file in files[:6]]
+    results = Embedder(encoder, batch_nodes=10**6).embed_group(structures, ["mean"])
+    rest = [result for result in results if not isinstance(result, StructureError)]
+    (error,) = [str(result) for result in results if isinstance(result, StructureError)]
+    assert f"no memory left for it ({largest} residues)" in error
     assert sizes[0] == sum(len(e.sequence) for e in found) and len(sizes) > 3
     expected = [e for e in found if len(e.sequence) < largest]
     assert [e.id for e in rest] == [e.id for e in expected] and len(rest) == 5
@@ -399,7 +347,7 @@ def test_a_gpu_takes_batches_and_gives_the_same_in_order(weights, files, tmp_pat
     """The processes read, and a structure that fails keeps its place."""
     (tmp_path / "bad.pdb").write_text("nothing")
     given = [*files[:3], tmp_path / "bad.pdb", *files[3:5]]
-    sources = [Source("", str(path)) for path in given]
+    sources = [Source(path.name, str(path)) for path in given]
     encoder, sizes = siamdiff_min.load_encoder(weights, "cpu"), []
     monkeypatch.setattr(embed, "ready_encoder", lambda *_: Embedder(encoder, batch_nodes=10**6))
     monkeypatch.setattr(embed, "GROUP", 4)
@@ -410,7 +358,7 @@ def test_a_gpu_takes_batches_and_gives_the_same_in_order(weights, files, tmp_pat
     assert sizes == [3, 2] and isinstance(found[3][0], StructureError)
     for path, (x,) in zip(given, found):
         if path != given[3]:
-            assert x.id == str(path) and np.allclose(x.mean, encoder.embed(path).mean, rtol=1e-5, atol=1e-6)
+            assert x.id == path.name and np.allclose(x.mean, encoder.embed(path).mean, rtol=1e-5, atol=1e-6)
 
 
 def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
@@ -422,40 +370,21 @@ def test_bfloat16_changes_vectors_by_little(checkpoint, files, tmp_path):
     assert 0 < difference < 0.02
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dry_run_counts_and_estimates(workers, weights, files, tmp_path, capsys):
-    """It names what fails, and writes nothing."""
-    (tmp_path / "bad.pdb").write_text("nothing")
-    residues = sum(read_structure(file).protein.num_residues for file in files[:5])
-    command = [*files[:5], tmp_path / "bad.pdb", "--checkpoint", weights, "--out", tmp_path / "e.npz", "--dry-run"]
-    assert embed_here(*command, "--num-workers", workers) == 1
-    said = capsys.readouterr()
-    assert "seen 6 = readable 5 + skipped 0 + failed 1" in said.out and "bad.pdb: no atoms in it" in said.err
-    assert f"5 structures, {residues:,} residues\n" in said.out
-    assert re.search(rf"about 0:0\d:\d\d \(h:min:s\) .*; processes: {max(workers, 1)}\n", said.out)
-    assert os.listdir(tmp_path) == ["bad.pdb"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_command_that_is_stopped_ends_at_once_and_goes_on_later(number, weights, tmp_path, files):
+def test_a_command_that_is_stopped_ends_at_once_and_leaves_nothing(number, weights, tmp_path, files):
     (tmp_path / "many").mkdir()
-    for i in range(40):
+    for i in range(400):
         os.link(files[0], tmp_path / "many" / f"{i}.pdb.gz")
     log, out = tmp_path / "log", tmp_path / "e.npz"
     command = [tmp_path / "many", "--checkpoint", weights, "--out", out, "--device", "cpu", "--num-workers", "2"]
     (child,) = processes.start(log, 1, "embed", *command)
-    part = tmp_path / "e.npz.siamdiff-part"
-    processes.until(lambda: (part.exists() and part.stat().st_size > 1000) or not child.is_alive(), log)
+    processes.until(lambda: len(processes.descendants(child.pid)) == 2 or not child.is_alive(), log)
+    time.sleep(0.5)
     workers = processes.descendants(child.pid)
     os.kill(child.pid, number)
-    assert processes.finish([child]) == [130 if number == signal.SIGINT else -number] and not out.exists()
+    assert processes.finish([child]) == [130 if number == signal.SIGINT else -number]
     processes.until(lambda: not any(map(processes.running, workers)), log)
-    assert "Traceback" not in log.read_text()
-    assert ("structures are kept, and the same command goes on" in log.read_text()) is (number == signal.SIGINT)
-    (child,) = processes.start(log, 1, "embed", *command)
-    assert processes.finish([child]) == [0] and "going on after " in log.read_text()
-    found = columns(out)
-    assert len({*found["id"]}) == 40 and len({tuple(vector) for vector in found["mean"]}) == 1 and not part.exists()
+    assert "Traceback" not in log.read_text() and sorted(os.listdir(tmp_path)) == ["log", "many"]
 
 
 def stripped(source: Path, target: Path, keep) -> Path:
@@ -476,15 +405,14 @@ def test_incomplete_structures_are_named(checkpoint, files, tmp_path, capsys):
         expected["bare"] = "100% of the side-chain atoms are missing, so use --checkpoint siamdiff-residue"
         lacking = f"{3 * size} of {4 * size} backbone atoms are missing (N {size}, C {size}, O {size})"
         expected["trace"] = f"{expected['bare']}; {lacking}"
-    for options in (["--dry-run"], []):
-        command = [bare, trace, broken, files[0], "--checkpoint", checkpoint, "--out", tmp_path / "e.npz", *options]
-        assert embed_here(*command) == 0
-        printed, said = capsys.readouterr()
-        assert "left out or replaced 1 (residues without CA 1)" in printed.splitlines()
-        warned = [line for line in said.splitlines() if line.startswith("warning")]
-        assert sorted(warned) == sorted(f"warning: {name}: {reason}" for name, reason in expected.items() if reason)
-    found = columns(tmp_path / "e.npz")
-    assert dict(zip(found["id"], found["incomplete"], strict=True)) == expected
+    found = embedded(tmp_path / "e.npz", bare, trace, broken, files[0], "--checkpoint", checkpoint)
+    printed, said = capsys.readouterr()
+    assert "left out or replaced 1 (residues without CA 1)" in printed.splitlines()
+    warned = sorted(line for line in said.splitlines() if line.startswith("warning"))
+    wanted = sorted(f"warning: {name}: {reason}" for name, reason in expected.items() if reason)
+    assert warned == wanted
+    found_of = dict(zip(found["id"], found["incomplete"], strict=True))
+    assert found_of == expected
 
 
 def test_numbers_that_are_not_finite_are_never_handed_out(weights, files, tmp_path, monkeypatch, capsys):
@@ -512,7 +440,6 @@ def test_errors_are_clear(weights, tmp_path):
     for argv, said in (
         ([x, *options], "no structure could be read"),
         ([x, *options[:3], tmp_path / "d.npz"], "d.npz is not the name of an .npz or .csv file"),
-        ([x, *options, "--fail-fast"], f"{x}: no atoms in it"),
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{re.escape(said)}"):
             embed_here(*argv)
@@ -522,18 +449,16 @@ def test_errors_are_clear(weights, tmp_path):
 
 
 def test_what_is_skipped_is_named(weights, tmp_path, files, capsys):
-    """The first three names of every reason, and all of them in the file. A path that gives nothing is status 1."""
+    """The first three names of every reason, and all of them in the file."""
     folder = tmp_path / "data"
     folder.mkdir()
     shutil.copy(files[0], folder / "good.pdb.gz")
     unread = ["1abcA00", "a.txt", "b.txt", "c.txt", "x.mmtf", "y.pdb.bz2"]
     for name in unread:
         (folder / name).write_text("")
-    (tmp_path / "empty").mkdir()
-    found = embedded(tmp_path / "e.npz", folder, tmp_path / "empty", "--checkpoint", weights, status=1)
+    found = embedded(tmp_path / "e.npz", folder, "--checkpoint", weights)
     said = capsys.readouterr().err
-    assert f"skipped: {tmp_path / 'empty'}: no structure in it" in said
-    assert "skipped: not a structure file 4 (1abcA00, a.txt, b.txt, ...); without an ending they are read " in said
+    assert "skipped: not a structure file 4 (1abcA00, a.txt, b.txt, ...)\n" in said
     assert "skipped: .mmtf is not read: give PDB or mmCIF, plain or .gz 1 (x.mmtf)\n" in said
     assert [*map(os.path.basename, found["skipped"])] == unread
     assert found["skipped_reason"][-1] == ".bz2 is not read: give PDB or mmCIF, plain or .gz"
@@ -608,14 +533,3 @@ def test_ray_gives_the_vectors_of_the_command(tmp_path, files):
         row = rows[e.id]
         assert np.allclose(row["mean"], e.mean, rtol=1e-5, atol=1e-6)
         assert (row["residues"], row["encoder"], row["error"]) == (len(e.sequence), "siamdiff-residue", "")
-
-
-@pytest.mark.parametrize("order, torn", [(range(56), 0), ([*range(30, 56), *range(30)], 1), (range(55, -1, -1), 0)])
-def test_residues_out_of_order_are_warned_of(order, torn):
-    """Of a chain that is written backwards, each bond is there in both orders."""
-    whole = read_structure(Path(__file__).parents[2] / "examples" / "protein_g.pdb.gz").protein
-    one = [whole.select_residues(torch.arange(56) == row) for row in order]
-    parts = Protein.pack(one)
-    protein = replace(parts, residue_protein=0 * parts.residue_protein, num_proteins=1)
-    warning = f"residues out of order: the file's order, which counts, tears {torn} bonds" if torn else ""
-    assert incomplete(Structure(protein, ("A",)), atoms=True) == warning

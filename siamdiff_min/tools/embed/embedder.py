@@ -6,7 +6,7 @@ The representations of a structure do not depend on the other structures of a ca
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +22,7 @@ from ...protein.constants import ATOM_NAMES, BACKBONE, RESIDUE_ATOMS, RESIDUES
 from ...protein.constants import MAX_MISSING as MAX_MISSING_BACKBONE
 from ...protein.protein import Protein
 from ...reading.parse import name_of, read_structure
-from ...reading.residues import MAX_CA_STEP
-from ...reading.sources import ARCHIVES, NOT_A_STRUCTURE, Listing, find_structures, without_ending
+from ...reading.sources import ARCHIVES, NOT_A_STRUCTURE, find_structures, without_ending
 from ...reading.structure import Structure
 
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -45,44 +44,30 @@ class Embedder:
         self.amp = amp
         self.batch_nodes = batch_nodes or (1 if self.device.type == "cpu" else 8000)
 
-    def embed(
-        self, *inputs, include: Sequence[str] = INCLUDE[:2], errors: str = "raise"
-    ) -> Embedding | list[Embedding] | None:
+    def embed(self, *inputs, include: Sequence[str] = INCLUDE[:2]) -> Embedding | list[Embedding]:
         """Embed the inputs: paths of files, folders or archives, open files, proteins, structures, objects of
         Biopython, and lists of all these.
 
         One gives one embedding, many give a list in order; a folder, an archive, a list and a batch are many. `include`
         names the vectors to fill in: `mean`, `per_residue`, `per_atom`. Raises StructureError for a structure that
-        cannot be read or embedded. With errors="skip" it is left out, with a warning. A warning counts the structure
-        files in folders and archives that are not read, such as a second file of one structure.
+        cannot be read or embedded. A warning counts the structure files in folders and archives that are not read,
+        such as a second file of one structure.
         """
-        if errors not in ("raise", "skip"):
-            raise ConfigError(f"errors is 'raise' or 'skip', not {errors!r}")
         if unknown := set(include) - set(INCLUDE):
             raise ConfigError(f"include has {', '.join(sorted(unknown))}, which is none of {', '.join(INCLUDE)}")
         skipped = []  # (file, reason)
-        failed = []
-
-        def passed(result) -> bool:
-            if isinstance(result, StructureError):
-                if errors == "raise":
-                    raise result
-                failed.append(result)
-            return not isinstance(result, StructureError)
-
         named = []
         for i, (name, structure) in enumerate(structures_in(inputs, skipped)):
-            if name is None and isinstance(structure, Structure):  # from memory: files were checked when they were read
-                name = str(i)
-                checked = tried(check_protein, i, structure.protein, structure.chain_names)
-                if isinstance(checked, StructureError):
-                    structure = checked
-            if passed(structure):
-                named.append((name, structure))
-        results = [embedding for embedding in self.embed_group(named, include) if passed(embedding)]
-        for reason in (*failed, *count_reasons(skipped)):
+            if name is None:  # from memory: files were checked when they were read
+                check_protein(i, structure.protein, structure.chain_names)
+            named.append((str(i) if name is None else name, structure))
+        results = self.embed_group(named, include)
+        for result in results:
+            if isinstance(result, StructureError):
+                raise result
+        for reason in count_reasons(skipped):
             warnings.warn(f"left out: {reason}", stacklevel=4)  # where `encoder.embed` is called
-        return results if len(inputs) != 1 or is_many(inputs[0]) else next(iter(results), None)
+        return results if len(inputs) != 1 or is_many(inputs[0]) else results[0]
 
     def embed_group(
         self, structures: Sequence[tuple[str, Structure]], include: Sequence[str]
@@ -92,7 +77,12 @@ class Embedder:
         If a structure has no nodes of this level, coordinates or representations that are not finite, or if the memory
         is too small for it alone, its embedding is a StructureError.
         """
-        views = [tried(nodes_of, self.encoder, name, structure.protein) for name, structure in structures]
+        views = []
+        for name, structure in structures:
+            try:
+                views.append(nodes_of(self.encoder, name, structure.protein))
+            except StructureError as error:
+                views.append(error)
         found = [*views]
         batches = []
         room = 0
@@ -129,8 +119,8 @@ class Embedder:
         return found
 
 
-def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str | None, Structure | StructureError]]:
-    """Every structure in what `embed` takes, or why it cannot be read, with its name if it has any.
+def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str | None, Structure]]:
+    """Every structure in what `embed` takes, with its name if it has any. Raises StructureError, ConfigError.
 
     (File, reason) of what is not read of folders and archives is added to `skipped`.
     """
@@ -140,14 +130,14 @@ def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str 
         for protein in source.to("cpu").unpack():
             yield None, in_memory(protein)
     elif isinstance(source, (str, os.PathLike)):
-        listing = tried(find_structures, source)
-        if isinstance(listing, StructureError) or not listing.sources:
-            yield None, listing if isinstance(listing, StructureError) else nothing_in(source, listing)
-        else:
-            skipped += [row for row in listing.skipped if row[1] != NOT_A_STRUCTURE]
-            yield from ((file.name, tried(file.read)) for file in listing.sources)
+        listing = find_structures(source)
+        if not listing.sources:
+            reasons = ", ".join(sorted({reason for _, reason in listing.skipped}))
+            raise StructureError(source, "no structure in it", reasons)
+        skipped += [row for row in listing.skipped if row[1] != NOT_A_STRUCTURE]
+        yield from ((file.name, file.read()) for file in listing.sources)
     elif isinstance(source, Entity) or hasattr(source, "read"):
-        yield id_of(source), tried(read_structure, source)
+        yield id_of(source), read_structure(source)
     elif isinstance(source, Iterable):
         for item in source:
             yield from structures_in(item, skipped)
@@ -173,16 +163,8 @@ def is_many(source) -> bool:
     return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))
 
 
-def tried(read: Callable, *arguments):
-    """What `read` returns, or the StructureError that it raises."""
-    try:
-        return read(*arguments)
-    except StructureError as error:
-        return error
-
-
 def incomplete(structure: Structure, atoms: bool) -> str:
-    """What is missing or out of order in a structure and changes its vectors, or "". `atoms`: at atom level."""
+    """What is missing in a structure and changes its vectors, or "". `atoms`: at atom level."""
     protein = structure.protein
     warning = []
     if atoms:
@@ -202,24 +184,7 @@ def incomplete(structure: Structure, atoms: bool) -> str:
     left_out = [f"{reason} {count}" for reason, count in sorted(structure.dropped.items()) if reason.startswith(lost)]
     if left_out:
         warning.append(f"left out: {', '.join(left_out)}")
-    torn = torn_by_order(protein)
-    if torn:
-        warning.append(f"residues out of order: the file's order, which counts, tears {torn} bonds")
     return "; ".join(warning)
-
-
-def torn_by_order(protein: Protein) -> int:
-    """How many bonds between residues the order by number has and the order of the file has not.
-
-    None of 2,686 real files has one, whatever their numbers.
-    """
-    alpha = protein.alpha_carbons()
-    by_number = np.lexsort((alpha.insertion_code, alpha.residue_number, alpha.chain))
-    bonds = []
-    for order in (by_number, np.arange(len(by_number))):
-        step = alpha.pos[order].diff(dim=0).norm(dim=1)
-        bonds.append(int(((step < MAX_CA_STEP) & (alpha.chain[order].diff() == 0)).sum()))
-    return max(0, bonds[0] - bonds[1])
 
 
 def count_reasons(skipped: Sequence[tuple[str, str]]) -> list[str]:
@@ -227,16 +192,4 @@ def count_reasons(skipped: Sequence[tuple[str, str]]) -> list[str]:
     names_of = {}
     for file, reason in skipped:
         names_of.setdefault(reason, []).append(os.path.basename(file))
-    lines = []
-    for reason, names in sorted(names_of.items()):
-        lines.append(f"{reason} {len(names)} ({first_three(names)})")
-        if reason == NOT_A_STRUCTURE and not all("." in name for name in names):
-            lines[-1] += "; without an ending they are read beside no others, or when they are named"
-    return lines
-
-
-def nothing_in(path, listing: Listing) -> StructureError:
-    """An error that says why a path holds no structure: a file of another kind, or a folder or archive without any."""
-    if len(listing.skipped) == 1 and not os.path.isdir(path):
-        return StructureError(path, listing.skipped[0][1])
-    return StructureError(path, "no structure in it", ", ".join(sorted({reason for _, reason in listing.skipped})))
+    return [f"{reason} {len(names)} ({first_three(names)})" for reason, names in sorted(names_of.items())]

@@ -1,26 +1,21 @@
-"""The files that `siamdiff embed` writes: .npz, or .csv of means or residues; and what it keeps until then."""
+"""The files that `siamdiff embed` writes: .npz, or .csv of means; and what it gathers until then."""
 
 import contextlib
 import itertools
-import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ... import __version__
 from ...embedding import Embedding
-from ...files import ConfigError, StructureError, UnwantedError, checksum, lock, replacing, write_rows, writing
-
-# Columns of a .csv of residues, behind the name of the structure -> what an .npz calls them
-RESIDUE = {"chain": "chain", "number": "number", "code": "insertion_code", "type": "type", "plddt": "plddt"}
+from ...files import ConfigError, checksum, replacing, write_rows, writing
 
 
 def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz without pickles, or a .csv of the means or of the residues. Raises WriteError.
+    """Write an .npz without pickles, or a .csv of the means. Raises WriteError.
 
     An older file is then unchanged.
     """
@@ -28,14 +23,9 @@ def write_table(out: Path, arrays: Mapping[str, np.ndarray]) -> None:
         with replacing(out) as file:
             np.savez(file, **arrays)
         return
-    columns = {"name": arrays["id"]}
-    vectors = arrays.get("per_residue", arrays.get("mean"))
-    if "per_residue" in arrays:
-        columns["name"] = np.repeat(arrays["id"], np.diff(arrays["residue_offset"]))
-        columns |= {title: arrays[f"residue_{name}"] for title, name in RESIDUE.items()}
     encoder = " ".join(arrays["encoder"])
-    titles = [*columns, *(f"v{k + 1}" for k in range(vectors.shape[1])), "encoder"]
-    rows = ([*place, *vector, encoder] for *place, vector in zip(*columns.values(), vectors))
+    titles = ["name", *(f"v{k + 1}" for k in range(arrays["mean"].shape[1])), "encoder"]
+    rows = ([name, *vector, encoder] for name, vector in zip(arrays["id"], arrays["mean"]))
     write_rows(out, itertools.chain([titles], rows), ",")
 
 
@@ -45,8 +35,7 @@ def check_out(out: Path) -> None:
     with contextlib.suppress(Exception):  # what another program wrote may be anything
         if out.suffix == ".csv":
             with open(out, "rb") as file:
-                titles = file.readline()
-            ours = titles.startswith(b"name,") and b",v1," in titles
+                ours = file.readline().startswith(b"name,v1,")
         else:
             with np.load(out, allow_pickle=False) as arrays:
                 ours = {"id", "failed", "failed_reason"} <= {*arrays.files}
@@ -54,115 +43,59 @@ def check_out(out: Path) -> None:
         raise ConfigError(f"--out {out} exists and holds no vectors of siamdiff embed, so it is not replaced")
 
 
-# ---- until then ------------------------------------------------------------------------------------------------------
+class Vectors:
+    """What a command has embedded so far. Vectors lie in nameless files beside OUT, not in memory."""
 
+    def __init__(self, out: Path, include: Sequence[str], width: int):
+        self.out = out
+        self.width = width
+        self.columns: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.incomplete: dict[str, str] = {}  # name of a structure -> what the encoder did not see of it
+        self.dropped: Counter = Counter()  # what the reader left out of all of them
+        with writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            names = dict.fromkeys(include)
+            self.files = {name: tempfile.TemporaryFile(dir=out.parent) for name in names}  # noqa: SIM115
 
-class Kept:
-    """What a command has embedded so far: a file beside OUT, with a record for each of its structures.
+    def __enter__(self) -> "Vectors":
+        return self
 
-    A record is a line of JSON and then the vectors, whose sizes it has. An interrupted command goes on after the last
-    whole record. The first line tells commands apart: it is a hash of all that decides on the vectors.
-    """
+    def __exit__(self, *_) -> None:
+        for file in self.files.values():
+            file.close()
 
-    def __init__(self, out: Path, include: Sequence[str]):
-        self.path = out.with_name(f"{out.name}.siamdiff-part")
-        self.include = [*dict.fromkeys(include)]
-        self.done = 0  # structures
-        self.dropped: Counter = Counter()  # what the reader left out of them, see `read`
+    def add(self, e: Embedding) -> None:
+        """Add a structure. Raises WriteError."""
+        self.incomplete[e.id] = e.incomplete
+        self.dropped.update(e.dropped)
+        size = [len(e.sequence)]
+        row = {"id": [e.id], "incomplete": [e.incomplete], "residues": size, "chains": [len(set(e.chain))]}
+        row["plddt"] = [np.nan if e.plddt is None else e.plddt]
+        if {"per_residue", "per_atom"} & self.files.keys():
+            row |= {"residue_chain": e.chain, "residue_number": e.residue_number}
+            row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
+            row |= {"residue_plddt": e.residue_plddt, "residue_offset": size}
+        if "per_atom" in self.files:
+            row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue, "atom_offset": [len(e.atom_name)]}
+        for name, values in row.items():
+            self.columns[name].append(np.array(values))
+        for name, file in self.files.items():
+            with writing(self.out):
+                file.write(getattr(e, name).tobytes())
 
-    @contextlib.contextmanager
-    def open(self, command: str) -> Iterator[None]:
-        """Keep other commands away, which get a SiamDiffError. Records of another command are removed."""
-        with lock(self.path, f"another siamdiff embed writes to {self.path}: wait for its end") as self.file:
-            try:
-                with writing(self.path):
-                    first = f"{command}\n".encode()
-                    self.file.seek(0)
-                    if self.file.readline() != first:
-                        self.file.seek(0)
-                        self.file.truncate()
-                        self.file.write(first)
-                    self.done = sum(1 for _ in self.records())
-                    self.file.truncate()
-                yield
-            finally:
-                if not self.done:
-                    with writing(self.path):
-                        self.path.unlink(missing_ok=True)
-
-    def records(self) -> Iterator[list[dict]]:
-        """What each structure gave: a row for each embedding or error. The file then stands behind the last one."""
-        self.file.seek(0)
-        self.file.readline()
-        whole = True
-        while whole:
-            start = self.file.tell()
-            line = self.file.readline()
-            whole = line.endswith(b"\n")
-            rows = json.loads(line) if whole else []
-            for row in rows:
-                for name in self.include if "id" in row else ():
-                    size = row[name]
-                    row[name] = self.file.read(size)
-                    whole &= len(row[name]) == size
-            if whole:
-                yield rows
-        self.file.seek(start)
-
-    def add(self, found: Sequence[Embedding | StructureError]) -> None:
-        """Write the record of a structure, from all it gave. Raises WriteError."""
-        rows = []
-        vectors = []
-        for e in found:
-            if isinstance(e, StructureError):
-                rows.append({"error": e.args, "unwanted": isinstance(e, UnwantedError)})
-                continue
-            size = [len(e.sequence)]
-            row = {"id": [e.id], "incomplete": [e.incomplete], "dropped": e.dropped, "residues": size}
-            row["chains"] = [len(set(e.chain))]
-            if {"per_residue", "per_atom"} & {*self.include}:
-                row |= {"residue_chain": e.chain, "residue_number": e.residue_number.tolist()}
-                row |= {"residue_type": [*e.sequence], "residue_insertion_code": e.insertion_code}
-                row |= {"residue_plddt": e.residue_plddt.tolist(), "residue_offset": size}
-            if "per_atom" in self.include:
-                row |= {"atom_name": e.atom_name, "atom_residue": e.atom_residue.tolist()}
-                row["atom_offset"] = [len(e.atom_name)]
-            for name in self.include:
-                vectors.append(getattr(e, name).tobytes())
-                row[name] = len(vectors[-1])
-            rows.append(row)
-        with writing(self.path):
-            self.file.writelines([json.dumps(rows).encode(), b"\n", *vectors])
-            self.file.flush()
-        self.done += 1
-
-    def read(self, width: int, files: contextlib.ExitStack) -> tuple[dict, list]:
-        """All columns, and all errors. Vectors lie in nameless files, which `files` closes, and not in memory.
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All columns. Raises WriteError.
 
         Structure i has the rows `residue_offset[i]` to `residue_offset[i + 1]` of `per_residue`, and so on for
-        `per_atom`. Raises WriteError.
+        `per_atom`.
         """
-        columns = defaultdict(list)
-        errors = []
-        with writing(self.path):
-            nameless = partial(tempfile.TemporaryFile, dir=self.path.parent)
-            vectors = {name: files.enter_context(nameless()) for name in self.include}
-            for row in itertools.chain.from_iterable(self.records()):
-                if "error" in row:
-                    errors.append((UnwantedError if row["unwanted"] else StructureError)(*row["error"]))
-                    continue
-                self.dropped.update(row.pop("dropped"))
-                for name, values in row.items():
-                    if name in vectors:
-                        vectors[name].write(values)
-                    else:
-                        columns[name].append(np.array(values))
-            arrays = {name: np.concatenate(values) for name, values in columns.items()}
-            arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
-            for name, file in vectors.items() if arrays else ():
+        arrays = {name: np.concatenate(values) for name, values in self.columns.items()}
+        arrays |= {name: np.append(0, x.cumsum()) for name, x in arrays.items() if name.endswith("_offset")}
+        for name, file in self.files.items():
+            with writing(self.out):
                 file.flush()
-                arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, width)
-        return arrays, errors
+            arrays[name] = np.memmap(file, np.float32, "r").reshape(-1, self.width)
+        return arrays
 
 
 def identity(name: str, weights: Path) -> list[str]:
