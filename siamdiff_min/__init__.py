@@ -64,7 +64,7 @@ PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for
     "is_different": ".tools.formats.content",
     **dict.fromkeys(("told_by_tables", "plddt_by_residue", "plddt_of"), ".tools.formats.plddt"),
     "repair": ".tools.formats.repair",
-    **dict.fromkeys(("remarks", "alpha_carbons_alone"), ".tools.table.labelled"),
+    "remarks": ".tools.table.table_set",
 }
 __all__ = ["ConfigError", "MachineError", "SiamDiffError", "StoreError", "StructureError", "UnwantedError"]
 __all__ += ["ENCODERS", "GVPGNN", "CheckpointError", "ESMGearNet", "Embedder", "Embedding", "Encoder", "Encoding"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from . import __version__
 from .downstream.tasks import Classes, Task
 from .encoders import weights
-from .files import checksum, first_three, part_or_none
+from .files import checksum, first_three
 from .reading.sources import Origin, structure_files
 from .reading.store import ProteinStore, finished_store, open_store
 from .sets.labelled_set import LabelledData
@@ -62,10 +62,8 @@ def open_unlabelled(config: Namespace, origin: Origin, ranks: Ranks, kind: type[
     """The structures of a source, converted by the first process to a store in --store, else in the cache."""
     home = None if finished_store(origin.path) else config.store
     store = ranks.build_in_turn(lambda: open_store(origin, home, config.num_workers or 1, beside=False))
-    alpha_carbons_alone = part_or_none("alpha_carbons_alone")
-    problem = alpha_carbons_alone(store) if alpha_carbons_alone and config.level == "atom" else ""
-    if problem:
-        ranks.say(f"warning     {problem}")
+    if config.level == "atom" and (lacking := store.lacking_backbone()):
+        ranks.say(f"warning     {lacking}, and this model reads all atoms")
     return kind(store)
 
 

@@ -126,7 +126,6 @@ WRONG = {  # what cannot be done, of every command -> what is said
     "finetune --eval-only nowhere": "could not read nowhere",
     "finetune --predict nowhere": "nowhere: cannot be opened",
     "finetune --plugin nowhere.py": "--plugin nowhere.py: no such file",
-    "finetune --task table --labels table.csv --data .": "table.csv: malformed table",
     "finetune --task table --data .": "needs --labels",
     "finetune --task table --folds 3 --labels x --data .": "--folds 3 needs --freeze",
     "embed nowhere": "nowhere: cannot be opened",

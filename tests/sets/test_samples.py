@@ -26,7 +26,6 @@ from siamdiff_min.reading.structure import join
 from siamdiff_min.sets import demo
 from siamdiff_min.sets.samples import SAMPLES, Unlabelled, pack_lists, unpack_list
 from siamdiff_min.sets.sets import SETS
-from siamdiff_min.tools.table.labelled import alpha_carbons_alone
 
 
 def assert_equal_samples(a, b) -> None:
@@ -194,15 +193,13 @@ def test_pip_takes_no_more_pairs_than_there_are(tmp_path):
 
 
 def test_structures_of_alpha_carbons_alone_are_counted(tmp_path):
-    """And those without any oxygen beside them."""
+    """And those without any oxygen."""
     protein = real_protein("1LCD_A", torch.float32)
     write_pdb(tmp_path / "whole.pdb", protein)
-    assert alpha_carbons_alone(open_store(tmp_path, workers=1)) == ""
+    assert open_store(tmp_path, workers=1).lacking_backbone() == ""
     write_pdb(tmp_path / "carbons.pdb", protein.alpha_carbons())
     write_pdb(tmp_path / "no_o.pdb", protein.select_atoms(protein.atom_name != O))
-    said = alpha_carbons_alone(open_store(tmp_path, workers=1))
-    assert said.startswith("1 of 3 structures have alpha carbons alone (carbons), and this model")
-    assert said.endswith("with these 2 structures lack 204 atoms of the backbone")
+    assert open_store(tmp_path, workers=1).lacking_backbone() == "2 structures lack 204 atoms of the backbone"
 
 
 # ---- demo sets -------------------------------------------------------------------------------------------------------

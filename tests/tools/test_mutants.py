@@ -388,19 +388,6 @@ def test_repeats_are_averaged_and_gaps_left_out(rank):
 
 
 @pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        (lambda k, y: 300.0 if k else y, rf"{MEASURED[40][0]} is 300, far from the others \(median .*error\?"),
-        (lambda k, y: np.exp(2 * y), r"all values are positive and skewed, .*take logs\?"),
-    ],
-)
-def test_a_typing_error_and_missing_logarithms_are_named(change, note):
-    pairs = [(name, change(k == 40, y)) for k, (name, y) in enumerate(MEASURED)]
-    _, (said,) = read_measurements(POSITIONS_OF_EXAMPLE, pairs, 0)
-    assert re.fullmatch(note, said)
-
-
-@pytest.mark.parametrize(
     "measured, message",
     [
         ([*MEASURED, ("T2Y", np.inf)], "'T2Y': inf is no measured mutant"),

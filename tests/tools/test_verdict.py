@@ -19,7 +19,7 @@ from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.tools.evidence import bootstrap, permutation, wording
 from siamdiff_min.tools.evidence.bootstrap import difference_interval
-from siamdiff_min.tools.evidence.conformal import within
+from siamdiff_min.tools.evidence.conformal import conformal_quantile
 from siamdiff_min.tools.table import folds as folds_module
 from siamdiff_min.tools.table import linear
 from siamdiff_min.tools.table.composition import RADIUS, composition, surroundings
@@ -128,16 +128,6 @@ def test_an_interval_of_a_perfect_order_is_exact(tmp_path):
     assert found["spearman"] == pytest.approx([2 * 0.025 ** (1 / 8) - 1, 1]) and found["rmse"] == [1, 1]
 
 
-def test_rare_classes_are_counted_in_each_property(tmp_path):
-    """Many in one, three in the other; gaps are no "no"."""
-    target = np.tile([[1.0, 0.0], [0.0, 0.0]], (15, 1))
-    target[:3, 1] = 1
-    target[20:, 1] = np.nan
-    task = table_task(ENCODER, 2, kind="binary", properties=("x", "y"))
-    found = table_of(tmp_path, target, RNG.random((30, 2)), task=task)
-    assert found["no_interval"] == "of 3 samples of the rarer class, too few to draw again: it takes 4"
-
-
 def test_the_baseline_of_folds_is_that_of_the_other_folds():
     """Errors by it, orders not: the mean of the others falls where a fold rises."""
     task = table_task(ENCODER)
@@ -163,14 +153,14 @@ def test_two_classes_have_auroc_and_the_rarer_is_positive():
 
 def test_an_interval_of_a_prediction_covers_90_percent():
     targets = np.random.default_rng(0).normal(size=(400, 30))
-    covered = [abs(target[-1]) <= within(target[:-1], np.zeros(29))[0] for target in targets]
+    covered = [abs(target[-1]) <= conformal_quantile(abs(target[:-1])) for target in targets]
     assert 0.86 < np.mean(covered) < 0.94
-    assert within(np.arange(9.0), np.zeros(9)) == [8.0] and within(np.arange(8.0), np.zeros(8)) == [np.inf]
+    assert conformal_quantile(np.arange(9.0)) == 8 and conformal_quantile(np.arange(8.0)) == np.inf
 
 
 def test_predictions_of_a_doubtful_model_say_so(tmp_path):
     predictions = TablePredictions(["a"], ["a"], np.array([np.nan]), np.array([2.0]))
-    more = columns_of_doubt(predictions, (), [0.5], "by rmse not told apart")
+    more = columns_of_doubt(predictions, 0.5, "by rmse not told apart")
     write_predictions(tmp_path / "p.tsv", predictions, (), more=more)
     assert (tmp_path / "p.tsv").read_text().splitlines() == [
         "id\tgroup\tprediction\tlow\thigh\tverdict",

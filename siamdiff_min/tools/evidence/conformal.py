@@ -14,12 +14,6 @@ def conformal_quantile(errors: np.ndarray) -> float:
     return float(np.sort(errors)[place - 1]) if place <= len(errors) else np.inf
 
 
-def within(target: np.ndarray, prediction: np.ndarray) -> list[float]:
-    """How far from a prediction 90 % of new values lie, of each output (C,); inf if it was measured too seldom."""
-    errors = np.abs(target - prediction).reshape(len(target), -1).T
-    return [conformal_quantile(of_output[~np.isnan(of_output)]) for of_output in errors]
-
-
 def reach(errors: np.ndarray) -> float:
     """The conformal quantile; of too few errors the largest."""
     return min(conformal_quantile(errors), float(errors.max()))

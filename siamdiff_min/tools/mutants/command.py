@@ -53,11 +53,11 @@ def measurements(args: Namespace) -> list[tuple[str, float]]:
     """The mutations of the table and their values; what it says of itself goes to stderr. Raises StructureError."""
     if not args.measured:
         return []
-    columns = args.value_column and [args.value_column]
-    table = read_table(args.measured, "regression", args.name_column, columns, args.missing, keep_repeats=True)
+    table = read_table(args.measured, "regression", args.name_column, args.value_column, args.missing)
+    table.faults.check()
     for note in table.notes:
         print(f"note: {printable(note)}", file=sys.stderr)
-    return [(row.name, row.value) for row in table.rows]
+    return [(row.name, float(row.value)) for row in table.rows]
 
 
 def cells(rows: Sequence[dict]) -> list[list[str]]:

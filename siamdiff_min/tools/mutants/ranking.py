@@ -18,7 +18,6 @@ from ...files import ConfigError, first_three
 from ...machine import progress
 from ...reading.parse import read_structure
 from ...reading.structure import Structure
-from ..table.values import odd_values
 from . import trust
 from .log_odds import log_odds
 from .mutation_model import GaussianProcess, Mutant, MutantPrior, Mutation, PositionFeatures
@@ -173,8 +172,6 @@ def read_measurements(
     """
     # What is no substitution, or of a residue that the structure lacks, is left out.
     values = defaultdict(list)
-    names = []
-    y = []
     left_out = []
     synonymous = []
     wrong = []
@@ -193,8 +190,6 @@ def read_measurements(
             synonymous.append(text)
         if not np.isnan(value):
             values[mutant].append(value)
-            names.append(text)
-            y.append(value)
     if wrong:
         advice = "--shift N adds N to their numbers"
         raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {first_three(wrong)}; {advice}")
@@ -207,14 +202,13 @@ def read_measurements(
     if synonymous:
         notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
 
-    # Repeats, and values that are far from the others, or all the same.
+    # Repeats, and values that are all the same.
     variances = [np.var(x, ddof=1) for x in values.values() if len(x) > 1]
     if variances:
         scatter = np.sqrt(np.mean(variances))
         notes.append(f"{len(variances)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
         notes.append(f"results have the structure's numbers: {shift:+} to the table's")
-    notes += odd_values(names, np.array(y))
     known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
     of_mutants = [found.value for mutant, found in known.items() if mutant]
     if len(of_mutants) > 1 and len({*of_mutants}) == 1:

@@ -21,9 +21,8 @@ import torch
 from ... import finetune, predict
 from ...downstream.tasks import TASKS, Task
 from ...encoders import weights
-from ...files import checksum, first_three
+from ...files import ConfigError, checksum, first_three
 from ...reading.sources import structure_files
-from ...reading.store import finished_store
 from ...sets.labelled_set import SPLITS
 from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
@@ -32,17 +31,17 @@ from ...training.ranks import Ranks
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
-from .labelled import TableData, alpha_carbons_alone, remarks
-from .options import columns_of
+from .options import COLUMNS
 from .results import TablePredictions, columns_of_doubt, repeated_in_file, write_table_results
 from .samples import TableSamples, UnlabelledResidues
-from .table_set import table_set
+from .table_set import TableData, remarks, table_set
 from .task import table_task
 
 
 def data_of(config: Namespace, needed: Sequence[str]) -> TableData:
     """The structures of --data and their labels."""
-    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns_of(config))
+    columns = {name: getattr(config, name) for name in COLUMNS}
+    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns)
 
 
 # The task among the others, as the file of a --plugin adds its own.
@@ -90,6 +89,8 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Sam
     A model that is only applied needs no samples. With --folds all of them are in the test split.
     """
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
+    if model and {"each_chain", "properties"} & {name for name, value in model["options"].items() if value}:
+        raise ConfigError(f"{config.eval_only}: models of every chain, or of several columns, are of version 0.4 alone")
     if model and config.predict is not None and not config.data:
         return TableData(classes=tuple(model["labels"]), options=model["options"]), {}
     needed = ("test",) if model or config.folds else tuple(SPLITS)
@@ -106,18 +107,16 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Sam
 
 def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Samples], model: dict | None) -> list[str]:
     """What the user should know about the splits."""
-    warnings = remarks(datasets, ("train", "valid") if config.freeze else ("train",))
+    warnings = remarks(datasets)
     if config.freeze and not model:
-        warnings += frozen.check_rows(config, data.options, datasets)
+        warnings += frozen.check_rows(config, datasets)
     elif not model and datasets:
-        frozen.check_different(datasets["train"].targets(), data.options)
+        frozen.check_different(datasets["train"].targets())
     if not config.folds:
         warnings += relatives_across(datasets)
     if config.level == "atom" and not config.features:
-        carbons = [alpha_carbons_alone(x.store) for x in datasets.values()]
-        warnings += sorted({*filter(None, carbons)})
-    if model and model.get("folds") and "learned" not in model:  # of version 0.4
-        warnings.append(f"{config.eval_only} was fitted to all structures of its table: score it on others")
+        lacking = {x.store.lacking_backbone() for x in datasets.values()} - {""}
+        warnings += [f"{sentence}, and this model reads all atoms" for sentence in lacking]
     if model and datasets:
         learned = {*model.get("learned", ())}
         known = [sequence in learned for sequence in datasets["test"].store.sequences]
@@ -129,29 +128,22 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
 
 def relatives_across(datasets: Mapping[str, Samples]) -> list[str]:
     """A warning if structures to test have relatives among those that are learned from."""
-    learned = [datasets[split] for split in ("train", "valid") if split in datasets]
-    if not learned:
-        return []
-    _, seen = frozen.groups_of_rows(learned)
-    _, tested = frozen.groups_of_rows([datasets["test"]])
+    _, seen = frozen.groups_of_rows([datasets[split] for split in ("train", "valid") if split in datasets])
+    _, tested = frozen.groups_of_rows([datasets[split] for split in ("test",) if split in datasets])
     known = np.isin(tested, seen)
-    if not known.any():
-        return []
     count = f"{known.sum()} of {len(known)} samples in test are of relatives"
-    return [f"{count} of structures in train or valid: their scores say little of new families"]
+    said = f"{count} of structures in train or valid: their scores say little of new families"
+    return [said] if known.any() else []
 
 
 def labels_of_model(config: Namespace, data: TableData, model: dict) -> TableData:
-    """The data with the classes of a model, which may have more; the title of the values and their files may differ.
+    """The data with the classes of a model, which may have more; the title of the values may differ.
 
     Raises ConfigError if the model was trained on other labels.
     """
-    theirs = model["options"]
     classes = tuple(model["labels"])
-    free = ("column", "each_chain")
-    same = all(theirs.get(name) == value for name, value in data.options.items() if name not in free)
-    unknown = {*data.classes} - {*classes}
-    own = data.classes if unknown or "properties" in theirs else classes
+    same = all(model["options"].get(name) == data.options[name] for name in ("kind", "residues"))
+    own = data.classes if {*data.classes} - {*classes} else classes
     finetune.check_classes(config, own, classes, same)
     absent = sorted({*classes} - {*data.classes})
     if not absent:
@@ -189,11 +181,9 @@ def apply(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: st
 
 
 def apply_to_structures(config: Namespace, source: str, task: Task, data: TableData, ranks: Ranks, best: str) -> None:
-    """Predict for all structures of a source, or each chain of them."""
-    in_store = finished_store(Path(source))  # which has its own entries
-    origin = structure_files(source, each_chain=data.options["each_chain"] and not in_store)
-    residues = data.options["residues"]
-    unlabelled = predict.open_unlabelled(config, origin, ranks, UnlabelledResidues if residues else Unlabelled)
+    """Predict for all structures of a source, or all their residues."""
+    kind = UnlabelledResidues if data.options["residues"] else Unlabelled
+    unlabelled = predict.open_unlabelled(config, structure_files(source), ranks, kind)
     predictions = results.predict(task, unlabelled, config, ranks)
     path = predict.predicted_file(config, source, unlabelled)
     write_applied(path, predictions, task, data, best, predict.learned_names(best, unlabelled.store), ranks)
@@ -221,16 +211,11 @@ def write_applied(
 ) -> None:
     """Write predictions of the model `best`, see `predict.write`, with the verdict and the errors of its table."""
     model = weights.read_weights(best, weights.MODEL)
-    reach = model.get("within", [])
+    reach = model.get("within", np.inf)
     doubt = model.get("verdict", "")
-    predict.write(
-        path, predictions, task, data, best, known, ranks, columns_of_doubt(predictions, data.classes, reach, doubt)
-    )
-    if np.isfinite(reach).any():
+    predict.write(path, predictions, task, data, best, known, ranks, columns_of_doubt(predictions, reach, doubt))
+    if np.isfinite(reach):
         of = f"by the errors of {model['within_of']} families"
         ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between, {of}")
-    seldom = [name for name, of_output in zip(data.classes, reach) if not np.isfinite(of_output)]
-    if seldom:
-        ranks.say(f"            without low and high, as too few were measured: {', '.join(seldom)}")
     if doubt:
         ranks.say(f"verdict     {doubt}: {model['advice']}")

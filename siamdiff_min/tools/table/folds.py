@@ -27,21 +27,14 @@ MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
 # ---- folds -----------------------------------------------------------------------------------------------------------
 
 
-def check_groups(y: np.ndarray, groups: np.ndarray, folds: int, names: Sequence[str] = ()) -> None:
-    """Raise ConfigError unless every fold (0: there are none) leaves two groups to learn every column from."""
-    fold = np.full(len(y), -1)
-    if folds:
-        fold = linear.folds_of(y, groups, folds)
-    measured = ~np.isnan(y.reshape(len(y), -1))
-    for column, there in enumerate(measured.T):
-        left = [len(np.unique(groups[there & (fold != k)])) for k in range(max(folds, 1))]
-        if min(left) >= 2:
-            continue
-        of = f"{names[column]} was measured for" if names else "there are"
-        count = len(np.unique(groups[there]))
-        beside = f"; one of {folds} folds leaves {min(left)} of them to learn from" if folds else ""
-        found = f"{of} {count} different structures (copies and families count once){beside}"
-        raise ConfigError(f"--freeze: {found}: it takes 2")
+def check_groups(y: np.ndarray, groups: np.ndarray, folds: int) -> None:
+    """Raise ConfigError unless every fold (0: there are none) leaves two groups to learn from."""
+    fold = linear.folds_of(y, groups, folds) if folds else np.full(len(y), -1)
+    left = min(len(np.unique(groups[fold != k])) for k in range(max(folds, 1)))
+    if left < 2:
+        count = f"there are {len(np.unique(groups))} different structures (copies and families count once)"
+        beside = f"; one of {folds} folds leaves {left} of them to learn from" if folds else ""
+        raise ConfigError(f"--freeze: {count}{beside}: it takes 2")
 
 
 def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | None:
@@ -69,10 +62,9 @@ def permuted_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray,
 
     Features x (K, d), targets y (K, ...) in the units of the head.
     """
-    # Classes as 0 and 1 for each. A value that was not measured becomes the mean, which says nothing.
+    # Classes as 0 and 1 for each.
     of_classes = isinstance(task, Classes)
     encoded = np.eye(task.num_outputs)[y.astype(int)] if of_classes else y.reshape(len(y), -1)
-    encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)
     number = min(permutation.PERMUTATIONS, MOST_NUMBERS // encoded.size)
     if len(y) > MOST_ROWS or number < 1 / permutation.LEVEL:
         return None

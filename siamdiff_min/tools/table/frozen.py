@@ -1,6 +1,5 @@
 """A frozen encoder: its output as features, and a linear head in closed form."""
 
-import math
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -19,7 +18,6 @@ from ...sets.samples import Samples
 from ...training import checkpoint, results
 from ...training.ranks import Ranks
 from ...training.tuning import calibrate
-from ..evidence import permutation
 from . import composition, linear
 from .folds import baseline_of_folds, check_groups, folds_of_families, permuted_folds, predictions_of
 from .results import TablePredictions
@@ -146,16 +144,16 @@ def of_composition(config: Namespace, task: Task, dataset: Samples, ranks: Ranks
 # ---- before anything is embedded -------------------------------------------------------------------------------------
 
 
-def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[str]:
+def check_rows(config: Namespace, datasets: Mapping) -> list[str]:
     """What to know of the structures that a linear head is fitted to. Raises ConfigError if they are too few."""
     learned = learned_from(config, datasets)
     if not learned:
         return []
     target = np.concatenate([dataset.targets() for dataset in learned])
     copies, families = groups_of_rows(learned)
-    check_different(target, options)
+    check_different(target)
     folds = config.folds or 0
-    check_groups(target, copies, folds, options.get("properties", ()))
+    check_groups(target, copies, folds)
     structures = sum(len(dataset) for dataset in learned)
     count = len(np.unique(families))
     notes = []
@@ -175,21 +173,11 @@ def small_folds(size: int, folds: int) -> list[str]:
 
     # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with 20
     # folds, -.2 with 10, -.07 with 5. For a verdict labels are permuted within folds: too few ways, and none is rare.
-    problem = f"{folds} folds of {size} different structures: with fewer than 4 in a fold scores come out too low"
-    if math.prod(math.factorial((size + k) // folds) for k in range(folds)) < 1 / permutation.LEVEL:
-        problem += ", and nothing can be called better than the baseline"
-    advice = f". Take --folds {max(2, size // 4)}" if size > 3 and folds > 2 else ""
-    return [f"{problem}{advice}. Copies and families count once"]
+    problem = f"{folds} folds of {size} different structures (copies and families count once)"
+    return [f"{problem}: with fewer than 4 in a fold scores come out too low, and may never be called better"]
 
 
-def check_different(target: np.ndarray, options: Mapping) -> None:
-    """Raise ConfigError if all values are the same, of several properties those of one."""
-    if options["kind"] == "labels":
-        return
-    columns = target.reshape(len(target), -1).T
-    for name, values in zip(options.get("properties", [""]), columns):
-        known = np.unique(values[~np.isnan(values)])
-        if len(known) == 1:
-            what = f"all values of {name}" if name else "all values"
-            help = ". Label the others 0, for instance the residues that do not bind" if known[0] == 1 else ""
-            raise ConfigError(f"{what} are {known[0]:g}: there is nothing to tell apart{help}")
+def check_different(target: np.ndarray) -> None:
+    """Raise ConfigError if all values (K,) are the same."""
+    if target.ndim == 1 and len(np.unique(target)) == 1:
+        raise ConfigError("all values are the same: there is nothing to tell apart. Give those without it 0")

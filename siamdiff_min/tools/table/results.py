@@ -15,7 +15,7 @@ from ...downstream.tasks import Regression, Task
 from ...training.results import Predictions, Result, numbers, result_of, write_results
 from ..evidence import verdict, wording
 from ..evidence.bootstrap import Draws, difference_interval, draw, with_intervals, write_draws
-from ..evidence.conformal import within
+from ..evidence.conformal import conformal_quantile
 from ..evidence.verdict import Verdict
 from .folds import Permuted
 
@@ -81,7 +81,6 @@ def write_table_results(path: Path, result: Result, task: Task, tested: Mapping[
     more = {"chance": shares, "verdict": verdicts, "floor": floor}
     more["with_relatives"] = without_families(task, apart) if apart else {}
     more["decision"] = asdict(decide(task.options["metric"], result, verdicts, floor))
-    more["config"] = decisive(result.config, task)
     result = TableResult(**vars(result) | more)
     write_results(path, result)
     write_draws(path, tested, draws)
@@ -131,37 +130,22 @@ def decide(metric: str, result: Result, verdicts: Mapping, floor: Mapping) -> Ve
     return Verdict(metric, verdicts.get(metric, ""), composition, floor.get("features", ""))
 
 
-def decisive(config: Mapping, task: Task) -> Mapping:
-    """The options without those that play no part: a head in closed form has no epochs, steps and learning rate."""
-    if not task.options.get("linear"):
-        return config
-    unused = {"epochs", "lr", "global_batch_size"}
-    if config.get("init_from"):  # else batches measure the batch norm of the encoder
-        unused.add("batch_size")
-    return {name: value for name, value in config.items() if name not in unused}
-
-
 def repeated_in_file(task: Task, results: Mapping, predictions: TablePredictions) -> dict:
     """What the file of a model repeats beside its predictions; `results` are those of its table."""
     decision = wording.verdict_of(results)
     kept = {"verdict": wording.doubt(decision), "advice": wording.advice(decision)}
     if isinstance(task, Regression):
-        kept["within"] = within(predictions.target, predictions.prediction)
+        kept["within"] = conformal_quantile(np.abs(predictions.target - predictions.prediction))
         kept["within_of"] = len(set(predictions.units))
     return kept
 
 
-def columns_of_doubt(predictions: Predictions, columns: Sequence[str], reach: Sequence[float], doubt: str) -> dict:
-    """Columns for predictions of new structures: `low` and `high`, `reach` (C,) from the prediction, and the doubt.
-
-    An output whose reach is infinite, as it was measured too seldom, has neither.
-    """
+def columns_of_doubt(predictions: Predictions, reach: float, doubt: str) -> dict[str, list[str]]:
+    """Columns for predictions of new structures: `low` and `high`, a finite `reach` from them; and the doubt."""
     more = {}
-    values = predictions.prediction.reshape(len(predictions.names), -1)
-    known = np.isfinite(reach)
-    for title, sign in (("low", -1), ("high", 1)):
-        of_all = numbers(title, values + sign * np.array(reach), columns) if known.any() else {}
-        more |= {of: cells for (of, cells), there in zip(of_all.items(), known) if there}
+    if np.isfinite(reach):
+        for title, sign in (("low", -1), ("high", 1)):
+            more |= numbers(title, predictions.prediction[:, None] + sign * reach, ())
     if doubt:
         more["verdict"] = [doubt] * len(predictions.names)
     return more

@@ -1,8 +1,7 @@
 """The samples of a table: its structures, or those of their residues that have labels; and structures to apply it to.
 
 Beside every structure its store keeps `kind` and `values`: one of the structure, or of some residues, and then also
-`rows`, which residues these are, and `places`, what their author calls them: chain and number. Of several properties
-each value is a list, with nan for those that were not measured.
+`rows`, which residues these are, and `places`, what their author calls them: chain and number.
 """
 
 from dataclasses import replace

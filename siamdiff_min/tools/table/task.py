@@ -1,21 +1,16 @@
-"""The task of a table: a kind of labels, of structures or residues; several columns of numbers at once.
-
-Of several properties there is an output for each, and the target is nan where one was not measured.
-"""
+"""The task of a table: a kind of labels, of structures or of their residues."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...downstream import metrics
 from ...downstream.metrics import metric
 from ...downstream.sample import Sample
-from ...downstream.tasks import KINDS, Binary, Classes, Regression, Task
+from ...downstream.tasks import KINDS, Classes, Task
 from ...encoders.ops import MLP
 from ...files import ConfigError
-from ...statistics import Variance
 
 
 def table_task(
@@ -23,21 +18,18 @@ def table_task(
     num_outputs: int | None = None,
     kind: str = "regression",
     residues: bool = False,
-    each_chain: bool = False,
     metric: str | None = None,
     linear: bool = False,
-    properties: Sequence[str] = (),
     column: str = "",
 ) -> Task:
-    """Values of the user's own (docs/extending.md), of structures, of their residues, or of `each_chain` alone.
+    """Values of the user's own (docs/extending.md), of structures or of their `residues`.
 
-    `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. With
-    several `properties` there is an output for each. `column` is the title of the values, for a report. Raises
-    ConfigError for a metric of another kind.
+    `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. `column`
+    is the title of the values, for a report. Raises ConfigError for a metric of another kind.
     """
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
-    build = of_properties(KINDS[kind]) if properties else KINDS[kind]
+    build = KINDS[kind]
     if residues:
         build = type(build.__name__, (OfResidues, build), {})
     task = build(encoder, num_outputs)
@@ -49,11 +41,7 @@ def table_task(
         task.head = MLP(encoder.out_dim, task.num_outputs)
 
     # Enough to call this function again.
-    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain}
-    task.options |= {"metric": decides, "linear": linear, "column": column}
-    if properties:
-        task.properties = tuple(properties)
-        task.options["properties"] = list(properties)
+    task.options = {"kind": kind, "residues": residues, "metric": decides, "linear": linear, "column": column}
     return task
 
 
@@ -118,65 +106,3 @@ class TableClasses(Classes):
 
 if KINDS["classes"] is Classes:  # a plugin may have its own
     KINDS["classes"] = TableClasses
-
-
-# ---- several properties ----------------------------------------------------------------------------------------------
-
-
-class Properties(Task):
-    """Before a kind of targets: each output is a property of its own, and the target is nan if it was not measured."""
-
-    properties: Sequence[str] = ()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return over_measured(super().loss(output, target.nan_to_num(0.0)), target)
-
-    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        """The metrics of each property, and for every metric their mean: of errors in standard deviations."""
-        values = {}
-        there = ~np.isnan(target)
-        for name in self.measures:
-            compute = getattr(metrics, name)
-            found = np.array([compute(prediction[rows, i], target[rows, i]) for i, rows in enumerate(there.T)])
-            in_units = isinstance(self, Regression) and metrics.BEST[name] == "min"
-            comparable = found / self.std.cpu().numpy() if in_units else found
-            finite = comparable[np.isfinite(comparable)]
-            values[name] = float(finite.mean()) if len(finite) else np.nan
-            values |= {f"{name}:{of}": value for of, value in zip(self.properties, found.tolist())}
-        return values
-
-    def direction(self, measure: str) -> str | None:
-        name, _, of = measure.partition(":")  # of a property it is NAME:PROPERTY
-        if self.best and not of and name == self.measures[0]:
-            return self.best
-        return metrics.BEST.get(name)
-
-
-class NumbersOfProperties(Properties):
-    """Several numbers: target (B, C)."""
-
-    def baseline_loss(self, target: Tensor) -> Variance:
-        standardised = self.standardise(target)
-        return Variance.of(standardised[~standardised.isnan()])
-
-
-class AnswersOfProperties(Properties):
-    """Several times yes or no: target (B, C) of 0 and 1."""
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        losses = F.binary_cross_entropy_with_logits(output, target.nan_to_num(0.0), reduction="none")
-        return over_measured(losses, target)
-
-
-def of_properties(kind: type[Task]) -> type[Task]:
-    """This kind of targets, or a plugin's, for several properties. Raises ConfigError if it is one of classes."""
-    for base, several in {Regression: NumbersOfProperties, Binary: AnswersOfProperties}.items():
-        if issubclass(kind, base):
-            return type(kind.__name__, (several, kind), {})
-    raise ConfigError(f"several properties must be numbers, which {kind.__name__} are not")
-
-
-def over_measured(losses: Tensor, target: Tensor) -> Tensor:
-    """Losses (B,) of samples with several properties (B, C); their mean is that over all values that were measured."""
-    there = ~target.isnan()
-    return (losses * there).sum(-1) * (len(target) / there.sum())
