@@ -106,10 +106,9 @@ def write(path: Path, result: results.Result, task: Task, tested: dict) -> str:
 
 
 def apply(config: Namespace, task: Task, data: LabelledData, ranks: Ranks, best: str) -> None:
-    """Predict for all structures of --predict, by the model `best`; without that say how to."""
+    """Predict for all structures of --predict, by the model `best`."""
     for path in config.predict or ():
         predict.apply(config, path, task, data, ranks, best)
-    summary.say_what_follows(config, best, ranks)
 
 
 def open_data(config: Namespace, ranks: Ranks) -> tuple[LabelledData, dict[str, Samples]]:

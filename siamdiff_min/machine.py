@@ -102,11 +102,8 @@ def world_size() -> int:
     if text in ("", "1"):
         return 1
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    rank, port = (os.environ.get(name, "") for name in ("RANK", "MASTER_PORT"))
-    numbers = all(map(str.isdecimal, (text, rank, port)))
-    if missing or not (numbers and int(rank) < int(text) and int(port) < 2**16):
-        beside = f"without {', '.join(missing)}" if missing else f"RANK is {rank}, MASTER_PORT is {port}"
-        found = f"WORLD_SIZE is {text} in the environment, {beside}"
+    if missing or not text.isdecimal():
+        found = f"WORLD_SIZE is {text} in the environment, without {', '.join(missing) or 'a number'}"
         wrong = ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
         wrong.everywhere = False  # of this process, so it says so even if it is not the first
         raise wrong

@@ -1,6 +1,5 @@
 """The checkpoints of a run, and the weights that it starts from. `encoders/weights.py` reads and writes the files."""
 
-import inspect
 import re
 from argparse import Namespace
 from collections import Counter
@@ -15,7 +14,7 @@ from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weight
 from ..files import CheckpointError, ConfigError, printable
 from ..pretraining import OBJECTIVES
 from ..pretraining.objective import Objective
-from .config import FINETUNE, PRETRAIN, fitting, flag, replace, settled
+from .config import FINETUNE, PRETRAIN, flag, replace, settled
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 
@@ -49,11 +48,11 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
     return None
 
 
-def check_resumable(config: Namespace, before: Mapping, path: Path, world: int = 1, compared: bool = False) -> None:
+def check_resumable(config: Namespace, before: Mapping, path: Path, compared: bool = False) -> None:
     """Raise ConfigError, and name the options, if some differ from those of the checkpoint at `path` (`before`).
 
-    An option that it does not know counts as its default. A global batch may be cut into other parts, for `world`
-    processes, unless the proteins of a part are `compared` with each other.
+    An option that it does not know counts as its default. A global batch may be cut into other parts, unless the
+    proteins of a part are `compared` with each other.
     """
     # What the checkpoint does not know, it would have had by default.
     subject, options = ("task", FINETUNE) if "task" in config else ("method", PRETRAIN)
@@ -69,40 +68,26 @@ def check_resumable(config: Namespace, before: Mapping, path: Path, world: int =
     if not compared and "global_batch_size" not in now:
         now.pop("batch_size", None)
     *stage_1, last = before["epochs"]
-    longer = config.epochs[:-1] == stage_1 and config.epochs[-1] > last
-    if longer and config.lr_decay == "none":  # the run goes on from its end
-        now.pop("epochs")
+    if config.epochs[:-1] == stage_1 and config.epochs[-1] > last and config.lr_decay == "none":
+        now.pop("epochs")  # the run goes on from its end
     if not now:
         return
 
     # How to go on all the same.
     changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
-    help = [f"Choose another --out, or start from its weights with --init-from {path}"]
+    help = f"Choose another --out, or start from its weights with --init-from {path}"
     if "global_batch_size" in now:
-        together, size = before["global_batch_size"], before["batch_size"]
-        fits = fitting(together, world, size)
-        if fits == size or (fits and not compared):
-            line = f"{flag('global_batch_size', together)} {flag('batch_size', fits)}"
-            help.append(f"With {line} it goes on")
-        else:
-            help.append(f"It goes on with {together // size} processes, or a number that divides it")
-    if longer:
-        help.append("More epochs go on from the end only with --lr-decay none")
-    raise ConfigError(f"cannot resume {path} with other options: {changed}. {'. '.join(help)}")
+        help += f". Or give {flag('global_batch_size', before['global_batch_size'])}"
+    raise ConfigError(f"cannot resume {path} with other options: {changed}. {help}")
 
 
 def new_objective(encoder: nn.Module, config: Namespace) -> nn.Module:
-    """The objective that the options ask for, with initial weights. Raises ConfigError if an ablation does nothing."""
+    """The objective that the options ask for, with initial weights. Options of its method are arguments of `build`."""
     build = OBJECTIVES[config.method]
     own = {}
     for name, option in PRETRAIN.items():
         if config.method in option.only and getattr(config, name) != option.arguments["default"]:
             own[name] = getattr(config, name)
-    try:
-        inspect.signature(build).bind(encoder, config.level, config.preset, **own)
-    except TypeError as error:
-        options = " ".join(flag(name, value) for name, value in own.items())
-        raise ConfigError(f"{options} does nothing: what builds {config.method} lacks it, {error}") from error
     return build(encoder, config.level, config.preset, **own)
 
 

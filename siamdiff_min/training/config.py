@@ -113,7 +113,6 @@ OPTIONS = {  # group of --help -> its options, in order
     ],
     "checkpoints": [
         both("out", "folder of the run", **FREE),
-        both("resume", "auto or --out (its newest whole checkpoint, if any), never, or a checkpoint", "auto", **FREE),
         both("save_every", "steps between checkpoints; one is written after every epoch too", 1000, **FREE, type=COUNT),
         both("keep", "checkpoints kept", 2, **FREE, type=COUNT),
         both("log_every", "steps between lines of metrics.jsonl", 20, **FREE, type=COUNT),
@@ -216,9 +215,7 @@ def model_in(path: str) -> dict:
 def for_seed(config: Namespace, seed: int) -> Namespace:
     """The options of one seed: it has a folder of its own, and --init-from may name its number as `{seed}`."""
     start = config.init_from and config.init_from.replace("{seed}", str(seed))
-    out = config.out or ""
-    resume = "auto" if os.path.realpath(config.resume) == os.path.realpath(out) else config.resume  # all of the run
-    return replace(config, seed=seed, out=os.path.join(out, f"seed-{seed}"), init_from=start, resume=resume)
+    return replace(config, seed=seed, out=os.path.join(config.out or "", f"seed-{seed}"), init_from=start)
 
 
 def settled(config: Namespace, subject: str, source: Mapping, world: int | None) -> Namespace:
@@ -246,17 +243,8 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int | None)
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
         problem = f"{flag('global_batch_size', config.global_batch_size)} is not a multiple of {world} processes x "
-        size = fitting(config.global_batch_size, world, config.batch_size)
-        help = f"Take {flag('batch_size', size)}" if size else "Take a multiple, or other processes"
-        raise ConfigError(f"{problem}{flag('batch_size', config.batch_size)} = {together}. {help}")
-    if config.resume not in ("auto", "never") and not os.path.isdir(config.out):
-        find_weights(config.resume)
+        raise ConfigError(f"{problem}{flag('batch_size', config.batch_size)} = {together}")
     return config
-
-
-def fitting(together: int, world: int, most: int) -> int:
-    """The largest batch size up to `most` of which `world` processes make a global batch of `together`; 0 without."""
-    return max((size for size in range(1, most + 1) if together % (world * size) == 0), default=0)
 
 
 def filled(config: Namespace, *sources: Mapping) -> Namespace:

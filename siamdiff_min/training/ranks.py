@@ -24,7 +24,7 @@ from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, pro
 from ..statistics import Statistic
 
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # SLURM can send the last one before the time is over
-MINUTE = 60  # seconds until a process says that it waits for the others
+MEETING = timedelta(minutes=10)  # until all processes have to be there
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
 STARTED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many processes srun or mpirun has started
 Record = dict[str, Statistic]  # of one batch, by name
@@ -84,22 +84,6 @@ def local_rank(rank: int, count: int) -> int:
 
 
 @contextmanager
-def impatient(rank: int, world: int) -> Iterator[None]:
-    """Say after a minute that this process still waits for the others to start."""
-    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    problem = f"process {rank} of {world} has waited a minute for the others at {address}"
-    help = "Is each of them started? For one process alone: unset WORLD_SIZE"
-    timer = threading.Timer(MINUTE, lambda: print(f"waiting     {problem}. {help}", file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()  # no thread is left when processes are forked
-
-
-@contextmanager
 def launch(
     device: str = "auto", threads: int | None = None, deterministic: bool = False, amp: str = "off"
 ) -> Iterator[Ranks]:
@@ -144,14 +128,15 @@ def prepare_gpu(rank: int, world: int, deterministic: bool) -> torch.device:
 def meet(backend: str, rank: int, world: int) -> None:
     """Connect the processes, which exchange tensors by `backend`. Raises SiamDiffError."""
     try:
-        with impatient(rank, world):
-            store, *_ = next(rendezvous("env://", rank, world, timeout=PATIENCE))
-            # torchrun may keep this store through its restarts, with the stale addresses of those before.
-            attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-            store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+        store, *_ = next(rendezvous("env://", rank, world, timeout=MEETING))
+        store.set_timeout(PATIENCE)
+        # torchrun may keep this store through its restarts, with the stale addresses of those before.
+        attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+        store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     except RuntimeError as error:
-        raise SiamDiffError(f"the processes of this run cannot meet: {error!s:.300}") from error
+        help = "For one process alone: unset WORLD_SIZE"
+        raise SiamDiffError(f"the {world} processes of this run cannot meet: {error!s:.300}. {help}") from error
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import sys
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from ..encoders.weights import CHECKPOINT, find_weights, load_weights, not_readable, read_weights
+from ..encoders.weights import find_weights, load_weights, not_readable
 from ..files import ConfigError, checksum, write_file, writing
 from ..machine import Bar, peak_memory, versions
 from . import checkpoint
@@ -84,7 +83,7 @@ class Run:
             "samples": len(data.indices),
             "fingerprint": data.dataset.checksum,  # type: ignore[attr-defined]
             "validation split or classes": bound_to,
-            "code of --plugin": ", ".join(checksum(file) for file in plugin_files(config.plugin or [])),
+            "code of --plugin": ", ".join(plugins(config).values()),
         }
 
         # How long it takes, in steps.
@@ -114,7 +113,6 @@ class Run:
         self.epoch = 0
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
-        self.measured: dict[str, float] = {}  # by the last validation
         self.before = (0.0, 0.0)  # seconds of the clock and of the CPU, before this process went on
         self.start = time.perf_counter()
         self.cpu_start = time.process_time()
@@ -136,18 +134,10 @@ class Run:
             checkpoint.save(Path(self.config.out), self.step, state, self.config.keep)
 
     def restore(self) -> None:
-        """Go on from the checkpoint that --resume asks for, if it exists."""
-        # Which one; the same for all processes.
+        """Go on from the newest whole checkpoint in --out, if there is one."""
+        # The same for all processes.
         out = Path(self.config.out)
-        resume = self.config.resume
-        if resume not in ("auto", "never") and Path(resume).resolve() == out.resolve():
-            resume = "auto"
-        if resume == "auto":
-            saved = checkpoint.latest(out, self.ranks.say)
-        elif checkpoint.checkpoints(out) and (resume == "never" or Path(resume).resolve().parent != out.resolve()):
-            raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
-        else:
-            saved = None if resume == "never" else (Path(resume), read_weights(resume, CHECKPOINT))
+        saved = checkpoint.latest(out, self.ranks.say)
         name = saved and saved[0].name
         if len(set(self.ranks.all_gather([name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
@@ -156,9 +146,8 @@ class Run:
 
         # Whether it is of this run: the same options, data and code.
         path, state = saved
-        world = self.ranks.world
         compared = getattr(self.objective, "compared", 1) > 1
-        checkpoint.check_resumable(self.config, state["config"], path, world, compared)
+        checkpoint.check_resumable(self.config, state["config"], path, compared)
         changed = []
         for (name, now), was in zip(self.trained_on.items(), state["data"]):
             if was != now:
@@ -176,8 +165,8 @@ class Run:
         self.epoch_loss = state["epoch_loss"]
         self.before = state["seconds"]
         self.ranks.say(f"resumed from {path} at step {self.step}")
-        now = [world, self.config.batch_size]
-        before = [state.get("processes", world), state["config"]["batch_size"]]
+        now = [self.ranks.world, self.config.batch_size]
+        before = [state.get("processes", self.ranks.world), state["config"]["batch_size"]]
         if before != now:
             change = "{} processes with parts of {}, before {} processes with parts of {}".format(*now, *before)
             self.ranks.say(f"note        {change}: batch norm, rounding, noise of other parts differ")
@@ -189,9 +178,6 @@ class Run:
 
     def describe(self) -> None:
         """Write options.json, which says of the folder: by which command, from which data, how many steps."""
-        path = Path(self.config.out) / "options.json"
-        if path.exists() and b'"command": ' not in path.read_bytes()[:20]:
-            raise ConfigError(f"{path} was not written by a run: choose another --out, or remove it")
         content = {
             "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
             "options": vars(self.config),
@@ -201,13 +187,7 @@ class Run:
             "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
             "steps": self.last_step,
         }
-        write_file(path, json.dumps(content, indent=1, default=str).encode())
-
-    def warn_of_infinite(self) -> None:
-        """Say which losses of the last validation are no numbers."""
-        bad = [name for name, value in self.measured.items() if name.endswith("loss") and not math.isfinite(value)]
-        if bad:
-            self.ranks.say(f"warning     of the held-out {self.unit}, {', '.join(bad)} is not finite")
+        write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1, default=str).encode())
 
     def prepare(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
@@ -251,8 +231,6 @@ class Run:
             if self.staged:
                 at += f"  stage {self.stage}"
             self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {shown(values)}")
-            self.measured = values
-            self.warn_of_infinite()
         if self.ranks.rank == 0:
             stage = {"stage": self.stage} if self.staged else {}
             line = {"step": self.step, "epoch": self.epoch, **stage, "split": split, **values}
@@ -263,61 +241,39 @@ class Run:
                 os.fsync(file.fileno())
 
 
-def plugin_files(plugins: Sequence[str]) -> list[Path]:
-    """The files of --plugin, and what they have imported from their folders: modules, and whole packages."""
-    if not plugins:
-        return []  # it takes a third of a second to look at all modules
-    files = [Path(file).resolve() for file in plugins]
-    folders = {file.parent for file in files}
-    beside = set()
-    for name, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "").resolve()
-        if file.suffix != ".py" or name.partition(".")[0] in ("__main__", "siamdiff_min"):
-            continue
-        # The folder of the module or package: that of the file, or for `package.module` farther up.
-        depth = name.count(".") + (file.name == "__init__.py")
-        if file.parents[depth] in folders:
-            beside.add(file)
-    return files + sorted(beside - set(files))
+def plugins(config: Namespace) -> dict[str, str]:
+    """The files of --plugin, each with its checksum."""
+    return {file: checksum(Path(file)) for file in config.plugin or []}
 
 
 def provenance(config: Namespace, ranks: Ranks) -> dict:
     """What a run was made with, beside its options: code, processes and threads, and the file it started from."""
     return {
-        "commits": commits(config),
-        "plugins": {str(file): checksum(file) for file in plugin_files(config.plugin or [])},
+        "commit": commit(),
+        "plugins": plugins(config),
         "processes": f"{ranks.world} x {ranks.device.type}",
         "threads": torch.get_num_threads(),
         "started_from": started_from(config),
     }
 
 
-def commits(config: Namespace) -> dict[str, str]:
-    """The commit of the package and of each plugin, if they lie in a repository of git, and "changed" if it has."""
-    files = {"siamdiff_min": Path(__file__), **{str(file): Path(file) for file in config.plugin or []}}
-    found = {}
-    for name, file in files.items():
-        git = ["git", "-C", str(file.resolve().parent)]
-        tracked = [*git, "ls-files", "--error-unmatch", file.name]
-        commit = [*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=, changed"]
-        try:
-            done = [subprocess.run(x, capture_output=True, text=True, timeout=10) for x in (tracked, commit)]
-        except (OSError, subprocess.TimeoutExpired):  # no git here
-            return {}
-        if not any(x.returncode for x in done):
-            found[name] = done[1].stdout.strip()
-    return found
+def commit() -> str:
+    """The commit of the package, if it lies in a repository of git, and "changed" if it has; else empty."""
+    file = Path(__file__)
+    git = ["git", "-C", str(file.parent)]
+    tracked = [*git, "ls-files", "--error-unmatch", file.name]
+    described = [*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=, changed"]
+    try:
+        done = [subprocess.run(x, capture_output=True, text=True, timeout=10, check=True) for x in (tracked, described)]
+    except (OSError, subprocess.SubprocessError):  # no git here, or it does not know the file
+        return ""
+    return done[-1].stdout.strip()
 
 
-def started_from(config: Namespace) -> dict[str, str | int] | None:
-    """The file of --init-from or --eval-only: its checksum, and by which method, task, seed and steps it came about."""
+def started_from(config: Namespace) -> dict[str, str] | None:
+    """The file of --init-from or --eval-only, and its checksum."""
     file = getattr(config, "eval_only", None) or config.init_from
-    if not file:
-        return None
-    content = read_weights(file)
-    about = content.get("config", {}) | content
-    known = {name: about[name] for name in ("method", "task", "seed", "steps", "step", "epochs") if name in about}
-    return {"file": file, "sha256": checksum(find_weights(file)), **known}
+    return {"file": file, "sha256": checksum(find_weights(file))} if file else None
 
 
 def groups(objective: nn.Module, lr: float) -> list[dict]:

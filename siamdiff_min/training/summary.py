@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..downstream.tasks import Task
-from .config import FINETUNE, flag
 from .ranks import Ranks
 
 COLUMNS = {"mean": "mean", "std": "std", "interval": "95 % interval", "constant": "constant"}
@@ -37,13 +36,6 @@ def say_of_task(config: Namespace, task: Task, vectors: str, ranks: Ranks) -> No
     ranks.say(f"task        {config.task}{level}, seed {config.seed}{training}")
     start = config.eval_only or config.init_from or "scratch"
     ranks.say(f"encoder     {vectors or f'{config.encoder}, size {config.size}, from {start}'}")
-
-
-def say_what_follows(config: Namespace, best: str, ranks: Ranks) -> None:
-    """How to apply the model."""
-    if config.predict is None and config.task in FINETUNE["predict"].only:
-        plugin = f" {flag('plugin', config.plugin)}" if config.plugin else ""
-        ranks.say(f"new files   siamdiff finetune --eval-only {best} --predict STRUCTURES{plugin}")
 
 
 def summary(results: Mapping, path: Path) -> str:

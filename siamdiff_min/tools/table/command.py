@@ -173,7 +173,6 @@ def apply(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: st
     if not config.features:
         for source in config.predict or ():
             apply_to_structures(config, source, task, data, ranks, best)
-        summary.say_what_follows(config, best, ranks)
         return
     if config.predict is not None:
         apply_to_vectors(config, task, data, ranks, best)
