@@ -35,24 +35,17 @@ def assemble(
     atoms: Atoms,
     dropped: Mapping[str, int],
     chain: str | Sequence[str] | None = None,
-    restore_codes: bool = True,
     predicted: bool | None = False,
 ) -> Structure:
     """Apply the parsing policy. `dropped` counts what the reader left out; `path` is the file's name in errors.
 
-    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters. Lost
-    insertion codes are made anew, unless the caller finds residues by their codes. `predicted` says if the file calls
-    itself a prediction, None if it says nothing.
+    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters.
+    `predicted` says if the file calls itself a prediction, None if it says nothing.
     """
-    atoms, given_code = told_apart(path, atoms, chain, restore_codes)
+    atoms = told_apart(path, atoms, chain)
     if chain is not None:
-        kept = _chosen_chains(path, atoms.chain, chain)
-        atoms = atoms.take(kept)
-        given_code = given_code[kept]
+        atoms = atoms.take(_chosen_chains(path, atoms.chain, chain))
     counts = Counter(dropped)
-    numbered_twice = int((given_code & atoms.atom.where("CA".__eq__)).sum())
-    counts["numbers already taken (the residue is given an insertion code)"] += numbered_twice
-
     residues = apply_policy(atoms, counts).in_chains(counts)
     counts = +counts  # without zeros
     if not len(residues.alpha):
@@ -66,16 +59,16 @@ def assemble(
     return Structure(protein, chain_names, counts, plddt=plddt, residue_plddt=of_residues)
 
 
-def told_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool):
-    """The atoms with each residue once in its chain, and which of them (N,) were given an insertion code.
+def told_apart(path: str, atoms: Atoms, chain: str | Sequence[str] | None = None) -> Atoms:
+    """The atoms with each residue once in its chain.
 
-    A residue that is there twice belongs to two molecules, or is two. `repair` of tools/ tells them apart; without it,
-    and if it finds no reason in the file, StructureError is raised.
+    A residue that is there twice belongs to two molecules. `repair` of tools/ tells them apart; without it, and if it
+    finds no reason in the file, StructureError is raised.
     """
     if repair := part_or_none("repair"):
-        return repair(path, atoms, chain, restore_codes)
+        return repair(path, atoms, chain)
     refuse_repeated(path, atoms, repeated(atoms, atoms.chain), chain)
-    return atoms, np.zeros(len(atoms), bool)
+    return atoms
 
 
 def repeated(atoms: Atoms, molecule: Column) -> Iterator[int]:

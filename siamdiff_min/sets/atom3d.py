@@ -185,7 +185,7 @@ def _structure(path: str, frame: Frame, subunit=None) -> Structure:
     if not len(rows):
         raise StructureError(path, "no atoms in it", "" if subunit is None else f"subunit {subunit!r:.100}")
     model = frame.model.index[rows]
-    return assemble(path, frame.atoms.take(rows[model == model[0]]), {}, restore_codes=False)
+    return assemble(path, frame.atoms.take(rows[model == model[0]]), {})
 
 
 def _rows_of(keys: Iterable) -> dict[tuple, list[int]]:

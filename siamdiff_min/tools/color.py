@@ -154,7 +154,7 @@ def read_atoms(path, content: str | bytes) -> Iterator[Atoms]:
     `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
     """
     for model, _, _ in models_in(path, str(path), content, None):
-        yield told_apart(str(path), model, None, True)[0]
+        yield told_apart(str(path), model)
 
 
 def residues_of(path: Path, content: bytes) -> dict[int, tuple[Residue, str]]:

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 
 import pytest
-import torch
 from helpers import as_mmcif, as_pdb, assert_equal, atom, residue
 
 from siamdiff_min.files import StructureError
@@ -38,7 +37,6 @@ def test_what_nothing_tells_apart_is_refused_by_name(write):
         read_structure("dimer", write(molecule(ONE, 0.0) + molecule(TWO, 50.0)).encode())
 
 
-CODES = "numbers already taken (the residue is given an insertion code)"
 SIDE = {"N": 0.0, "CA": 0.7, "C": 1.4, "O": 1.5, "CB": 0.9}  # x; y and z change as x does, so N to CA has 1.2 A
 
 
@@ -48,67 +46,11 @@ def bonded(kind, number, k, names=("N", "CA", "C", "O"), **options):
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-def test_insertions_without_codes_are_residues_of_their_own(write):
-    """27, 27, 27, as programs write 27, 27A, 27B; two of one kind, one with alternatives in its side chain."""
-    rows = [
-        *bonded("ALA", 26, -1),
-        *bonded("GLN", 27, 0),
-        *bonded("SER", 27, 1),
-        atom("CB", "SER", 27, x=3.0, alt="A", occ=0.4),
-        atom("CB", "SER", 27, x=3.1, alt="B", occ=0.6),
-        *bonded("SER", 27, 2, SIDE),
-        *bonded("VAL", 27, 3),
-        *bonded("LEU", 27, 4, code="A"),
-        *bonded("ALA", 28, 5),
-    ]
-    structure = read_structure("x", write(rows).encode())
-    assert names_of(structure) == ["ALA", "GLN", "SER", "SER", "VAL", "LEU", "ALA"]
-    assert [code for _, number, code in structure.positions if number == 27] == [" ", "B", "C", "D", "A"]
-    assert structure.chain_names == ("A",)
-    assert structure.dropped == {CODES: 3, "alternative locations": 1}
-    protein = structure.protein
-    assert protein.residue_index.tolist() == [*range(7)]
-    assert torch.bincount(protein.atom_residue).tolist() == [4, 4, 5, 5, 4, 4, 4]
-    found = protein.pos[protein.atom_residue == 2][:, 0].tolist()
-    assert found == pytest.approx([2.2, 2.9, 3.6, 3.7, 3.1], abs=1e-6)
-
-
-NOT_INSERTED = {
-    "no bond": bonded("SER", 27, 0) + bonded("SER", 27, 1.2),  # 2.2 A from C to N
-    "the bond leads back": bonded("SER", 27, 1) + bonded("SER", 27, 0),
-    "alternatives along the chain": bonded("SER", 27, 0) + bonded("THR", 27, 0.63),  # 0.03 A from C to N, CA 2.4
-    "atoms of two copies in turns": [
-        row for pair in zip(bonded("SER", 27, 0, SIDE), bonded("SER", 27, 1, SIDE)) for row in pair
-    ],
-    "residues of two copies in turns": [row for n in (1, 2) for k in (0, 5) for row in bonded("ALA", n, n + k)],
-    "the first without N": bonded("SER", 27, 0, ("CA", "C", "O")) + bonded("SER", 27, 1),
-    "another order of atoms": bonded("SER", 27, 0, ("CA", "C", "N")) + bonded("SER", 27, 1, ("CA", "C", "N")),
-    "the third without CA": bonded("SER", 1, 0) + bonded("GLY", 1, 1) + bonded("SER", 1, 2, ("N", "C")),
-    "a side chain in another place": [
-        *bonded("SER", 27, 0), *bonded("SER", 27, 1), *bonded("GLY", 28, 2), *bonded("SER", 27, 1, ["CB"])
-    ],
-    "alternatives of a backbone": bonded("SER", 27, 0) + bonded("GLY", 27, 1)
-    + [{**row, "alt": alt} for row in bonded("THR", 27, 2) for alt in "AB"],
-    "more than the alphabet has": [row for k in range(28) for row in bonded("GLY", 27, k)],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("write", [as_pdb, as_mmcif])
-@pytest.mark.parametrize("case", NOT_INSERTED)
-def test_what_may_be_something_else_is_refused(case, write):
-    with pytest.raises(StructureError, match=r"^x: the same residue twice \(chain A \d+\)$"):
-        read_structure("x", write(NOT_INSERTED[case]).encode())
-
-
-def test_insertions_of_molecules_under_one_chain_id():
-    """Both get the same codes, and are counted where they are asked for."""
-    parts = [[row for i, n in enumerate((26, 27, 27, 28)) for row in bonded("GLY", n, i + k)] for k in (0, 50)]
-    text = "".join(as_pdb(part).replace("END", "TER") for part in parts)
-    both = read_structure("x", text.encode())
-    assert both.chain_names == ("A", "A_2") and both.dropped == {CODES: 2}
-    assert [code for *_, code in both.positions] == [" ", " ", "A", " "] * 2
-    for name in both.chain_names:
-        assert read_structure("x", text.encode(), chain=[name]).dropped == {CODES: 1}
+def test_residues_that_lost_their_insertion_codes_are_refused(write):
+    """27, 27, 27, as some programs write 27, 27A, 27B."""
+    rows = [row for k in range(3) for row in bonded("SER", 27, k)]
+    with pytest.raises(StructureError, match=r"^x: the same residue twice \(chain A 27\)$"):
+        read_structure("x", write(rows))
 
 
 @pytest.mark.parametrize("write", [as_pdb, as_mmcif])

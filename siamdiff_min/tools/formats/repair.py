@@ -1,44 +1,32 @@
-"""Files that lost what tells residues apart: their insertion codes, or the chain ids of several molecules.
+"""Files that lost what tells residues apart: several molecules under one chain id, an OXT under another number.
 
 An atom is moved to another residue or chain only for a reason that is in the file. Without one the file is refused.
 """
 
-import string
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
-from ...protein.constants import PARENT
-from ...reading.columns import Atoms, Column, changes, one_key
+from ...reading.columns import Atoms, Column, changes
 from ...reading.policy import refuse_repeated, repeated
-from ...reading.residues import MAX_CA_STEP
 
-# All in angstrom.
-MAX_BOND = 1.8  # from C to the next N; 1.33 in proteins
-MIN_CA_STEP = 2.6  # from CA to the next CA; nearer are alternatives. 2.9 (cis) and 3.8 in proteins
+MAX_BOND = 1.8  # angstrom from C to the next N; 1.33 in proteins
 
 
-def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None, restore_codes: bool) -> tuple[Atoms, np.ndarray]:
-    """The atoms, with each residue once in its chain, and which of them (N,) are given an insertion code here.
+def repair(path: str, atoms: Atoms, chain: str | Sequence[str] | None) -> Atoms:
+    """The atoms, with each residue once in its chain.
 
-    Codes are made anew with `restore_codes` alone. Raises StructureError if nothing tells two residues apart, but only
-    for chains that are asked for.
+    Raises StructureError if nothing tells two residues apart, but only for chains that are asked for.
     """
     atoms = _last_oxygens(atoms)
-    given_code = np.zeros(len(atoms), bool)
     if not any(repeated(atoms, atoms.chain)):
-        return atoms, given_code
+        return atoms
     carbon, nitrogen = _bonds(atoms)
     # A mark that changes between bonded residues tells no molecules apart: mdtraj writes insertion codes as segments.
     marks = tuple(mark for mark in atoms.marks if (mark.index[carbon] == mark.index[nitrogen]).all())
     atoms = replace(atoms, marks=marks)
-    if restore_codes:
-        code = _with_codes(atoms)
-        given_code = np.array(code.texts()) != np.array(atoms.code.texts())
-        atoms = replace(atoms, code=code)
-    return replace(atoms, chain=_tell_apart(path, atoms, chain)), given_code
+    return replace(atoms, chain=_tell_apart(path, atoms, chain))
 
 
 def _rows(atoms: Atoms, name: str) -> np.ndarray:
@@ -123,62 +111,3 @@ def _molecule_name(chain: str, mark: str | int | tuple, number: int) -> str:
     if mark in ("", chain):
         return chain
     return f"{chain}_{mark}" if chain else mark
-
-
-def _with_codes(atoms: Atoms) -> Column:
-    """The column of insertion codes, with free codes for residues that share a number.
-
-    Some programs write 27, 27, 27 for 27, 27A, 27B.
-    """
-    molecule = [atoms.chain.index, atoms.number, *(mark.index for mark in atoms.marks)]
-    numbered = one_key(*molecule)
-    position = one_key(*molecule, atoms.code.index)
-    of_protein = atoms.residue.where(PARENT.__contains__)
-    blank = atoms.code.where(lambda code: not code.strip())
-    codes = atoms.code.texts()
-
-    # A block is what stands together under one number. It has to be the only one of its number.
-    starts = changes(position)
-    often = np.bincount(position[starts], np.logical_or.reduceat(of_protein, starts))
-    for first, last in pairwise([*starts.tolist(), len(atoms)]):
-        if not blank[first] or often[position[first]] != 1:
-            continue
-        others = _bonded_parts(atoms, first, last)[1:]
-        there = atoms.code.texts(numbered == numbered[first]) if others else ()
-        free = [letter for letter in string.ascii_uppercase if letter not in there]
-        if len(others) <= len(free):
-            for (begin, end), letter in zip(others, free):
-                codes[begin:end] = [letter] * (end - begin)
-    return Column.of(codes)
-
-
-def _bonded_parts(atoms: Atoms, first: int, last: int) -> list[tuple[int, int]]:
-    """The residues of a block as ranges of rows, each a whole one that begins with N and is bonded to the next.
-
-    None, if that is not so.
-    """
-    rows = np.arange(first, last)
-    name, residue, altloc = (np.array(x.texts(rows)) for x in (atoms.atom, atoms.residue, atoms.altloc))
-    starts = np.flatnonzero(name == "N")
-    if not len(starts) or starts[0]:
-        return []
-    part = np.cumsum(name == "N") - 1  # of every row
-
-    # Each is a whole residue of a known type, with one place for every atom.
-    alpha = np.flatnonzero(name == "CA")
-    carbon = np.flatnonzero(name == "C")
-    each = np.arange(len(starts))
-    whole = np.array_equal(part[alpha], each) and np.array_equal(part[carbon], each)
-    of_backbone = altloc[np.isin(name, ("N", "CA", "C"))]
-    alternatives = any(map(str.strip, of_backbone)) or len({*zip(part, name, altloc)}) < len(rows)
-    known = {*residue} <= PARENT.keys() and (residue == residue[starts][part]).all()
-    if alternatives or not (whole and known):
-        return []
-
-    # Each is bonded to the next.
-    xyz = atoms.xyz[first:last]
-    bond = np.linalg.norm(xyz[carbon[:-1]] - xyz[starts[1:]], axis=1)
-    step = np.linalg.norm(np.diff(xyz[alpha], axis=0), axis=1)
-    bonded = (bond < MAX_BOND) & (step > MIN_CA_STEP) & (step < MAX_CA_STEP)
-    ends = [*(first + starts), last]
-    return list(pairwise(ends)) if bonded.all() else []
