@@ -186,7 +186,7 @@ RECIPES = {name: blocks_of(IN_PYTHON, f"run: {name}.py")[0] for name in re.finda
 def run_recipe(name: str) -> dict:
     path = Path(f"{name}.py")
     path.write_text(RECIPES[name])
-    return runpy.run_path(path)
+    return runpy.run_path(str(path))
 
 
 def run_alone(name: str, check: str, *launcher: str) -> str:

@@ -16,12 +16,11 @@ CORRELATIONS = {"pearson", "spearman", "global_spearman", "mean_spearman"}
 
 def range_of(measure: str) -> tuple[float, float]:
     """The lowest and the highest value that a measure can have; infinite if nobody says so of one of a plugin."""
-    name = measure.partition(":")[0]
-    if name in SHARES or name.endswith(("accuracy", "_rate")):
+    if measure in SHARES or measure.endswith(("accuracy", "_rate")):
         return 0.0, 1.0
-    if name in CORRELATIONS:
+    if measure in CORRELATIONS:
         return -1.0, 1.0
-    return (0.0 if name in ("rmse", "mae") or name.endswith(("loss", "error")) else -math.inf), math.inf
+    return (0.0 if measure in ("rmse", "mae") or measure.endswith(("loss", "error")) else -math.inf), math.inf
 
 
 def within_range(measure: str, ends: list[float] | None) -> list[float] | None:

@@ -96,7 +96,7 @@ def less_is_better(measure: str, direction: Mapping) -> bool | None:
     """
     if measure in direction:
         return {"min": True, "max": False, None: None}[direction[measure]]
-    return BEST.get(measure.partition(":")[0]) == "min" or measure.endswith(("loss", "error"))
+    return BEST.get(measure) == "min" or measure.endswith(("loss", "error"))
 
 
 def side(measure: str, gain: Sequence[float], direction: Mapping) -> str:

@@ -1,6 +1,6 @@
 """A result in words, without HTML: for the end of a run, and for the page that draws it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...downstream.tasks import Task
@@ -36,20 +36,10 @@ NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedr
 # ---- a measure -------------------------------------------------------------------------------------------------------
 
 
-def title_of(measure: str, others: Iterable[str] = ()) -> str:
-    """The name of a measure for a reader, with its unit; of several properties (NAME:PROPERTY) with the property."""
-    name, _, of = measure.partition(":")
-    title = NAMES.get(name)
-    if title is None:
-        title = name.replace("_", " ")
-        if name in NATS:
-            title += " (nats)"
-
-    # Beside the measures of several properties, the one without a property is their mean. It has none of their units.
-    if any(other.startswith(f"{measure}:") for other in others):
-        title, _, _ = title.partition(" (")
-        of = "mean in standard deviations" if name in ("rmse", "mae") else "mean"
-    return f"{title}, {of}" if of else title
+def title_of(measure: str) -> str:
+    """The name of a measure for a reader, with its unit."""
+    plain = measure.replace("_", " ")
+    return NAMES.get(measure, f"{plain} (nats)" if measure in NATS else plain)
 
 
 def show(measure: str, value: float) -> str:

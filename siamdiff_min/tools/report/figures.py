@@ -129,10 +129,9 @@ def points(lines: Sequence[dict], split: str, measure: str) -> np.ndarray:
 
 
 class Predictions(NamedTuple):
-    """The predictions of one property by one seed of a run."""
+    """The predictions by one seed of a run."""
 
     run: RunFolder
-    property: str  # "" of the only one
     target: np.ndarray  # (K, C)
     prediction: np.ndarray  # (K, C)
     baseline: float | None  # of numbers the mean of those that were learned from
@@ -148,17 +147,11 @@ class Predictions(NamedTuple):
 
 
 def predictions_of(runs: Sequence[RunFolder]) -> Iterator[Predictions]:
-    """The predictions of every run and seed, property by property."""
+    """The predictions of every run and seed."""
     for run in runs:
         mean = (run.results["answer"] or {}).get("mean")
-        properties = run.results["options"].get("properties", ())
         for table in filter(None, run.predictions):
-            target, prediction = table["target"], table["prediction"]
-            if not properties:
-                yield Predictions(run, "", target, prediction, mean)
-            for i, name in enumerate(properties):
-                there = ~np.isnan(target[:, i])  # where it was measured
-                yield Predictions(run, name, target[there][:, [i]], prediction[there][:, [i]], mean and mean[i])
+            yield Predictions(run, table["target"], table["prediction"], mean)
 
 
 def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
@@ -166,9 +159,9 @@ def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
     groups = defaultdict(list)
     for seed in predictions_of(runs):
         together = seed.run.name if seed.kind == "numbers" else seed.target.tobytes()
-        groups[seed.property, seed.kind, together].append(seed)
+        groups[seed.kind, together].append(seed)
     pictures = []
-    for (_, kind, _), seeds in groups.items():
+    for (kind, _), seeds in groups.items():
         pictures += [picture(seeds, len(runs) > 1, *row) for row in PICTURES.get(kind, ())]
     return pictures
 
@@ -176,21 +169,18 @@ def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
 def picture(
     seeds: Sequence[Predictions], several: bool, title: str, draw: Callable, metric: str, meaning: str
 ) -> Picture:
-    """A picture of predictions of one property, by one of `several` runs or not."""
+    """A picture of predictions, by one of `several` runs or not."""
     first = seeds[0]
     runs = [*{seed.run.name: seed.run for seed in seeds}.values()]
-    measure = f"{metric}:{first.property}" if first.property else metric
-    if f"global_{measure}" in first.run.mean:  # of psr
-        measure = f"global_{measure}"
+    measure = f"global_{metric}" if f"global_{metric}" in first.run.mean else metric  # global of psr
     size = f"N = {len(first.target)}"
     if len(seeds) > len(runs):
         size += f" for each of {len(seeds)} seeds"
-    names = [title, first.property]
+    names = [title]
     if first.kind != "numbers":
         size += f", {first.target.sum():.0f} positives of {first.target.size}"
     elif several:
         names.append(first.run.name)
-    names = [*filter(None, names)]
     draw = partial(draw, seeds=seeds, runs=runs)
     return Picture("-".join(names).lower(), ", ".join(names), draw, note_of(runs, measure, size, meaning), SQUARE)
 
