@@ -13,7 +13,7 @@ import math
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +23,6 @@ from Bio.PDB.mmcifio import MMCIFIO
 from ..files import ConfigError, first_three, printable, structure_errors, write_file
 from ..protein.constants import ONE_LETTER, PARENT, RESIDUE_INDEX
 from ..reading.cif import is_mmcif
-from ..reading.columns import Atoms
 from ..reading.endings import without_ending
 from ..reading.parse import models_in
 from ..reading.policy import told_apart
@@ -148,19 +147,14 @@ def color(path: Path, numbers: Numbers, chain: str | None = None) -> tuple[bytes
         return copy.encode("latin-1"), found
 
 
-def read_atoms(path, content: str | bytes) -> Iterator[Atoms]:
-    """The atoms of one model after the other, with the chains and insertion codes of `read_structure`.
-
-    `Atoms.place` tells where each stands in the file. Nothing is left out. Raises StructureError.
-    """
-    for model, _, _ in models_in(path, str(path), content, None):
-        yield told_apart(str(path), model)
-
-
 def residues_of(path: Path, content: bytes) -> dict[int, tuple[Residue, str]]:
-    """Of every atom, by its place in the file, the residue and the type of it, as `read_structure` calls them."""
+    """Of every atom of all models, by its line or row in the file, the residue and its type. Raises StructureError.
+
+    Chains and insertion codes are those of `read_structure`.
+    """
     found = {}
-    for atoms in read_atoms(path, content):
+    for model, _, _ in models_in(path, str(path), content, None):
+        atoms = told_apart(str(path), model)
         names = zip(atoms.number.tolist(), atoms.code.texts())
         residues = zip(atoms.chain.texts(), [f"{number}{code.strip()}" for number, code in names])
         found |= dict(zip(atoms.place.tolist(), zip(residues, atoms.residue.texts())))
@@ -186,11 +180,10 @@ def six_columns(low: float, high: float) -> Callable[[float], str]:
 
 def into_pdb(text: str, written: Mapping[int, str]) -> str:
     """A PDB file with these B factors, by the number of their line."""
-    parts = re.split("(\r\n|\r|\n)", text)  # lines and what ends them
-    for line, value in written.items():
-        content = parts[2 * line]
-        parts[2 * line] = f"{content[:60]:60}{value}{content[66:]}"
-    return "".join(parts)
+    lines = re.split("\r\n|\r|\n", text)
+    for number, value in written.items():
+        lines[number] = f"{lines[number][:60]:60}{value}{lines[number][66:]}"
+    return "\n".join(lines)
 
 
 def into_mmcif(text: str, written: Mapping[int, str]) -> str:

@@ -103,13 +103,11 @@ def test_what_cannot_be_compared_ends_with_a_sentence(tmp_path, scale):
     here = write_vectors(tmp_path / "v.npz", [at(1)] * 2)
     other = write_vectors(tmp_path / "o.npz", [at(1)], encoder=np.array(["mine.pt", "d" * 64, "0"]))
     dimers = write_vectors(tmp_path / "d.npz", [at(1)], chains=[2])
-    old, table, none = (str(tmp_path / name) for name in ("old.npz", "vectors.csv", "none"))
-    Path(table).touch()
+    old, none = (str(tmp_path / name) for name in ("old.npz", "none"))
     np.savez(old, id=["a"], mean=np.zeros((1, 3)))
     among = "--among", here
     for argv, kind, sentence in (
         (["none.pdb", *among], ConfigError, "none.pdb: cannot be opened"),
-        ([here, "--among", table], StructureError, "read from the .npz that siamdiff embed writes"),
         ([here, "--among", old], StructureError, "old.npz: no vectors that can be compared"),
         ([here, *among], ConfigError, r"no scale for the encoder mine.pt; siamdiff nearest --fit"),
         ([here, *among, "--scale", here], StructureError, "no scale of siamdiff nearest"),

@@ -102,8 +102,6 @@ def against_usual(scale: Scale, likeness: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def vectors_of(paths: Sequence[str], checkpoint: str) -> dict[str, np.ndarray]:
     """The columns of an .npz of `siamdiff embed`; structures are embedded for it. Raises StructureError."""
-    if paths[0].endswith(".csv"):
-        raise StructureError(paths[0], "a table", "vectors are read from the .npz that siamdiff embed writes")
     if not paths[0].endswith(".npz"):
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "vectors.npz")
