@@ -48,7 +48,7 @@ MEASURES = {
     "numbers": ("rmse", "mae", "spearman", "pearson"),
     "half": ("auroc", "auprc", "accuracy"),
     "tenth": ("auroc", "auprc", "accuracy"),
-    "three": ("accuracy", "balanced_accuracy", "macro_f1"),
+    "three": ("accuracy", "balanced_accuracy"),
 }
 KINDS = {"numbers": "regression", "half": "binary", "tenth": "binary", "three": "classes"}
 DEALS = 80

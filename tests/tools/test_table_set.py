@@ -415,7 +415,11 @@ def test_vectors_of_ones_own(in_lab, capsys):
     for options, error, reason in (
         ([*model[:2], "--predict", "files"], ConfigError, r"was fitted to vectors of vectors\.npz: give it --features"),
         ([*model, "twice.npz", "--predict"], StructureError, "1 structures are there twice: p0"),
-        ([*model, write_table("vectors.csv", "id,1", "p0,1.0"), "--predict"], StructureError, "it is no .npz"),
+        (
+            [*model, write_table("vectors.csv", "id,1", "p0,1.0"), "--predict"],
+            StructureError,
+            "no vectors as siamdiff embed",
+        ),
         ([*few, "--out", "few"], ConfigError, r"--features few\.npz has no finite vector of p"),
         ([*few, "--init-from", "x"], ConfigError, "takes the place of the encoder: with --freeze alone"),
     ):
@@ -454,7 +458,7 @@ def test_relatives_stay_together_and_their_scores_stand_beside(tmp_path, monkeyp
     assert results["decision"]["baseline"] == "untold"
     assert "<th>with relatives" in report.write_page([Path("out")]).read_text()
     said = capsys.readouterr().out
-    assert "36 structures are of 12 families by their sequences" in said and "with relatives" in said
+    assert "36 samples of 12 families (relatives count once)" in said and "with relatives" in said
 
     # Three families: too few for a verdict, and for four folds. Two cannot be scored apart.
     learn_vectors(lines[:10], vectors[:9], "--folds", 4, out="few")
@@ -500,6 +504,15 @@ def test_a_table_may_lack_classes_of_a_model(in_lab, capsys):
         assert absent in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"was trained on other labels than those of fewer\.csv; unknown to it: d$"):
         finetune(*model, write_table("fewer.csv", "name,value", "p0,a", "p1,d"))
+
+
+def test_a_model_of_several_columns_is_refused(in_lab):
+    """Of version 0.4, which learned them together."""
+    best = learn_vectors(["name,value", *(f"p{i},{i}" for i in range(12))], VECTORS, "--folds", 3, out="older")
+    content = torch.load(best, weights_only=False)
+    torch.save(content | {"options": content["options"] | {"properties": ["x", "y"]}}, best)
+    with pytest.raises(ConfigError, match="models of every chain, or of several columns, are of version 0.4 alone"):
+        finetune("--eval-only", best, "--features", "vectors.npz", "--predict")
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from siamdiff_min.protein.constants import CA
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.tools.evidence import bootstrap, permutation, wording
 from siamdiff_min.tools.evidence.bootstrap import difference_interval
-from siamdiff_min.tools.evidence.conformal import conformal_quantile
+from siamdiff_min.tools.evidence.intervals import conformal_quantile
 from siamdiff_min.tools.table import folds as folds_module
 from siamdiff_min.tools.table import linear
 from siamdiff_min.tools.table.composition import RADIUS, composition, surroundings

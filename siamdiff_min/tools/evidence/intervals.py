@@ -1,7 +1,7 @@
 """95 % intervals of means: over proteins (Student's t), over seeds (of a difference Welch's t), and over both.
 
 Half widths of independent sources add up in squares (W. G. Howe, J. Am. Stat. Assoc. 69, 789, 1974). An interval ends
-where its measure does: an accuracy is never below 0.
+where its measure does: an accuracy is never below 0. Of a prediction 90 % are asked.
 """
 
 import math
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit  # scipy.stats takes half a second to load
 
-SHARES = {"auroc", "auprc", "fmax", "macro_f1"}  # from 0 to 1, as are accuracies and rates
+SHARES = {"auroc", "auprc", "fmax"}  # from 0 to 1, as are accuracies and rates
 CORRELATIONS = {"pearson", "spearman", "global_spearman", "mean_spearman"}
+COVERED = 0.9  # of new values, by the interval of a prediction
 
 
 def range_of(measure: str) -> tuple[float, float]:
@@ -90,3 +91,20 @@ def variance_among_seeds(means: np.ndarray, values: np.ndarray | None = None) ->
     rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
     mean_square = (rest**2).sum() / max(1, (seeds - 1) * (proteins - 1))
     return max(0.0, variance - mean_square / max(1, proteins))
+
+
+# ---- of predictions --------------------------------------------------------------------------------------------------
+
+
+def conformal_quantile(errors: np.ndarray) -> float:
+    """The size that 90 % of new errors do not pass, from some errors (n,) of such values; inf if they are too few.
+
+    New values must be exchangeable with those that were left out (split conformal prediction, Vovk et al. 2005).
+    """
+    place = int(np.ceil(COVERED * (len(errors) + 1)))  # of the sorted errors, counted from 1
+    return float(np.sort(errors)[place - 1]) if place <= len(errors) else np.inf
+
+
+def reach(errors: np.ndarray) -> float:
+    """The conformal quantile; of too few errors the largest."""
+    return min(conformal_quantile(errors), float(errors.max()))

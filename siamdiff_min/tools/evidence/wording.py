@@ -124,10 +124,7 @@ def counted(results: Mapping) -> tuple[str, str]:
     folds = results["config"].get("folds")
     if not folds:
         return "test split", training.counted(results)
-    how = ", each scored by a head that has not seen it or a relative"
-    if results.get("too_few") and results.get("with_relatives"):
-        how = ", each scored by a head that has perhaps seen relatives"
-    return f"{folds} folds", training.counted(results, how)
+    return f"{folds} folds", training.counted(results, ", each scored by a head that has not seen it")
 
 
 def rows(results: Mapping) -> list[list]:

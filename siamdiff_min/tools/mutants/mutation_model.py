@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import rbf_kernel
 
-from ..evidence.conformal import reach
+from ..evidence.intervals import reach
 
 DIRECTIONS = 8  # main directions of each encoder's features; 4 and 16 were no better in the study
 BURIAL = 0.5  # weight of the number of neighbours in the ranking without measurements

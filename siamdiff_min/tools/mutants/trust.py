@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...downstream.metrics import rmse, rows_of_groups, spearman
-from ..evidence.conformal import reach
+from ..evidence.intervals import reach
 from ..evidence.permutation import Gain, bounds
 from .mutation_model import GaussianProcess, Mutant, MutantPrior, membership, positions_of, standardised, summed
 

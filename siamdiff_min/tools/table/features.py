@@ -1,9 +1,7 @@
 """Vectors of a user's own in place of an encoder's: `finetune --features vectors.npz`."""
 
-import zipfile
 from collections import Counter
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -25,14 +23,9 @@ class GivenFeatures(nn.Module):
     def __init__(self, path: str, residues: bool, there: Collection[str] = ()):
         super().__init__()
         self.path = path
-        with structure_errors(path, "no vectors as siamdiff embed writes them"):
-            with Path(path).open("rb") as file:
-                if not zipfile.is_zipfile(file):
-                    raise ValueError("it is no .npz, which embed --out NAME.npz writes")
-            content = dict(np.load(path, allow_pickle=False))
-            title = "per_residue" if residues else "mean"
-            if "id" not in content or title not in content:
-                raise ValueError(f"it needs id and {title}, and has {', '.join(content)}")
+        title = "per_residue" if residues else "mean"
+        reason = "no vectors as siamdiff embed --out NAME.npz writes them"
+        with structure_errors(path, reason), np.load(path, allow_pickle=False) as content:
             self.vectors = content[title].astype(np.float32)
             names = np.char.decode(content["id"]) if content["id"].dtype.kind == "S" else content["id"].astype(str)
             names = [structure_called(name, there) if there else name for name in names.tolist()]
@@ -60,7 +53,7 @@ class GivenFeatures(nn.Module):
         return torch.from_numpy(np.stack(found))
 
 
-def of_residues(names: list[str], content: dict[str, np.ndarray]) -> list[str]:
+def of_residues(names: list[str], content: Mapping[str, np.ndarray]) -> list[str]:
     """The names of all residues as samples have them: NAME:CHAIN:NUMBER and insertion code."""
     owner = np.repeat(names, np.diff(content["residue_offset"]))
     positions = zip(*(content[f"residue_{column}"] for column in ("chain", "number", "insertion_code")))

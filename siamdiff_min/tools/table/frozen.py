@@ -154,11 +154,8 @@ def check_rows(config: Namespace, datasets: Mapping) -> list[str]:
     check_different(target)
     folds = config.folds or 0
     check_groups(target, copies, folds)
-    structures = sum(len(dataset) for dataset in learned)
     count = len(np.unique(families))
     notes = []
-    if count < len(np.unique(copies)):
-        notes.append(f"{structures} structures are of {count} families by their sequences, which stay together")
     number = folds_of_families(target, families, folds)
     if folds and number != folds:
         how = f"{number} folds" if number else "relatives are in other folds, and nothing is said of new families"

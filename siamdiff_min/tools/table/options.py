@@ -11,10 +11,7 @@ from ...training import config as options
 from ...training.config import FINETUNE, FREE, PREDICTED, at_least, filled, flag, model_in, replace, row
 
 KINDS = Choices(["regression", "binary", "classes", "labels"], "downstream.tasks", "KINDS")
-METRICS = (  # of all kinds
-    *("rmse", "mae", "spearman", "pearson", "auroc", "auprc", "accuracy"),
-    *("balanced_accuracy", "macro_f1", "fmax"),
-)
+METRICS = ("rmse", "mae", "spearman", "pearson", "auroc", "auprc", "accuracy", "balanced_accuracy", "fmax")  # all kinds
 COLUMNS = ("name_column", "value_column", "missing")  # what these options say to `labels.read_table`
 VECTORS = "with --freeze: vectors of your own, as siamdiff embed writes them, not an encoder's"
 tune = partial(row, "finetune", only=("table",))

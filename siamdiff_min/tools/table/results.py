@@ -15,7 +15,7 @@ from ...downstream.tasks import Regression, Task
 from ...training.results import Predictions, Result, numbers, result_of, write_results
 from ..evidence import verdict, wording
 from ..evidence.bootstrap import Draws, difference_interval, draw, with_intervals, write_draws
-from ..evidence.conformal import conformal_quantile
+from ..evidence.intervals import conformal_quantile
 from ..evidence.verdict import Verdict
 from .folds import Permuted
 

@@ -65,23 +65,10 @@ def balanced_accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
     return np.mean([right[target == label].mean() for label in np.unique(target)])
 
 
-@metric("max")
-def macro_f1(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Mean of F1 over the classes that occur or were chosen; 0 without a hit. prediction (K, C), target (K,)."""
-    chosen = prediction.argmax(1)
-    labels = np.union1d(chosen, target)[:, None]
-    hits = ((chosen == labels) & (target == labels)).sum(1)
-    both = (chosen == labels).sum(1) + (target == labels).sum(1)
-    return np.mean(2 * hits / both)
-
-
-OWN = {"balanced_accuracy": balanced_accuracy, "macro_f1": macro_f1}
-
-
 class TableClasses(Classes):
     """One of several classes. Of two, the rarer in training is "yes" for AUROC and AUPRC."""
 
-    measures = ("accuracy", "balanced_accuracy", "macro_f1")
+    measures = ("accuracy", "balanced_accuracy")
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)
@@ -89,13 +76,15 @@ class TableClasses(Classes):
             self.measures = ("auroc", "auprc", *self.measures)
 
     def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
-        rarer = self.rarer(target)
-        found = {}
-        for name in self.measures:
-            of_yes = name in ("auroc", "auprc")
-            compute = OWN.get(name) or getattr(metrics, name)
-            found[name] = compute(prediction[:, rarer], target == rarer) if of_yes else compute(prediction, target)
-        return found
+        found = {
+            "accuracy": metrics.accuracy(prediction, target),
+            "balanced_accuracy": balanced_accuracy(prediction, target),
+        }
+        if self.num_outputs == 2:
+            rarer = self.rarer(target)
+            score, yes = prediction[:, rarer], target == rarer
+            found |= {"auroc": metrics.auroc(score, yes), "auprc": metrics.auprc(score, yes)}
+        return {name: found[name] for name in self.measures}
 
     def rarer(self, target: np.ndarray) -> int:
         """The rarest class in training, if that is known; else in this target."""
