@@ -511,7 +511,7 @@ def test_a_model_of_several_columns_is_refused(in_lab):
     best = learn_vectors(["name,value", *(f"p{i},{i}" for i in range(12))], VECTORS, "--folds", 3, out="older")
     content = torch.load(best, weights_only=False)
     torch.save(content | {"options": content["options"] | {"properties": ["x", "y"]}}, best)
-    with pytest.raises(ConfigError, match="models of every chain, or of several columns, are of version 0.4 alone"):
+    with pytest.raises(ConfigError, match=r"models of every chain, or of several columns, are of version 0\.4 alone"):
         finetune("--eval-only", best, "--features", "vectors.npz", "--predict")
 
 
