@@ -252,15 +252,12 @@ def test_runs_of_version_0_4_are_drawn_too(tmp_path):
     assert "not told apart from the baseline (5.50)" in page and "better than length (5.40)" in page
 
 
-def test_without_matplotlib_the_words_stay(tmp_path, monkeypatch):
+def test_without_matplotlib_there_is_the_table_alone(tmp_path, monkeypatch):
     finetuned(tmp_path, "table")
-    words = report.write_page([tmp_path]).read_text()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    page = report.write_page([tmp_path]).read_text()
-    assert "<svg" not in page and page.count("they need matplotlib: pip install") == 1
-    for kind in ("big", "untold"):
-        found = re.findall(f"<p class={kind}>.*?</p>", page)
-        assert found == re.findall(f"<p class={kind}>.*?</p>", words) and found
+    with pytest.raises(SiamDiffError, match="need matplotlib: pip install"):
+        cli.run("report", [str(tmp_path), "--csv", str(tmp_path / "table.csv")])
+    assert (tmp_path / "table.csv").exists() and not (tmp_path / "report.html").exists()
 
 
 # ---- predictions.tsv -------------------------------------------------------------------------------------------------

@@ -2,12 +2,9 @@
 
 The result comes first, with its interval, the baseline, and the predictions; of several runs the differences to the
 first one (`comparison.py`, also as CSV); then the curves, and the options. A page is one file without scripts, for wide
-screens and phones, dark and light. Its words are HTML (`captions.py`). Only the pictures (`figures.py`) need
-matplotlib: pip install matplotlib.
+screens and phones, dark and light. Its words are HTML (`captions.py`). The pictures (`figures.py`) need matplotlib.
 """
 
-import importlib.util
-import sys
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from ...files import SiamDiffError, write_file
+from ...files import write_file
 from ...training.metrics_file import in_order
 from ...training.summary import cell
 from ..evidence import wording
@@ -26,7 +23,6 @@ from .comparison import units
 from .picture import Picture
 from .runs import RunFolder, read_runs
 
-NO_MATPLOTLIB = "the pictures are missing, they need matplotlib: pip install matplotlib"
 HEAD = '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
 CSS = """:root{color-scheme:light dark;--page:#f5f6f8;--card:#fff;--ink:#1a1d21;--soft:#5b636d;--rule:#e1e4e8;
 --good:#0c7d5c;--bad:#c8501d}@media(prefers-color-scheme:dark){:root{--page:#121417;--card:#1c1f24;--ink:#eceef1;
@@ -48,27 +44,15 @@ th{color:var(--soft);font-weight:500}tr>*{white-space:nowrap}"""
 
 
 def run(args: Namespace) -> int:
-    """Write the page, the table and the pictures that `options.report` asks for."""
+    """Write the table, the page and the pictures that `options.report` asks for. Raises SiamDiffError."""
     sections = read_sections(args.run)
-    print(write_page(args.run, args.out, sections))
-    if args.figures:
-        write_pictures(args.figures, sections)
     if args.csv:
         tables.write_csv(args.csv, sections)
         print(args.csv)
-    warn_without_pictures()
+    print(write_page(args.run, args.out, sections))
+    if args.figures:
+        write_pictures(args.figures, sections)
     return 0
-
-
-def without_pictures() -> str:
-    """The line of a page that says why it has no pictures; "" if it has."""
-    return "" if importlib.util.find_spec("matplotlib") else f"<p class=worse>{NO_MATPLOTLIB}</p>"
-
-
-def warn_without_pictures() -> None:
-    """Say it on the screen too."""
-    if without_pictures():
-        print(f"warning: {NO_MATPLOTLIB}", file=sys.stderr)
 
 
 def read_sections(paths: Sequence[Path]) -> dict[str, list[RunFolder]]:
@@ -83,7 +67,7 @@ def read_sections(paths: Sequence[Path]) -> dict[str, list[RunFolder]]:
 def write_page(paths: Sequence[Path], out: Path | None = None, sections: Mapping | None = None) -> Path:
     """Draw runs of train.py and finetune.py; returns the page. Raises SiamDiffError."""
     sections = sections or read_sections(paths)
-    body = without_pictures()
+    body = ""
     for title, runs in sections.items():
         body += heading(runs, title) + results_of(runs) + tables_of(runs)
     out = out or (paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html"))
@@ -93,8 +77,6 @@ def write_page(paths: Sequence[Path], out: Path | None = None, sections: Mapping
 
 def write_pictures(folder: Path, sections: Mapping[str, Sequence[RunFolder]]) -> None:
     """Every picture of the page as files; of several sections each is named after its own. Raises SiamDiffError."""
-    if without_pictures():
-        raise SiamDiffError(f"--figures: {NO_MATPLOTLIB}")
     pictures = []
     for title, runs in sections.items():
         before = f"{title}-" if len(sections) > 1 else ""

@@ -6,7 +6,7 @@ Every picture says in its own words how many samples it is of, the unit, and wha
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -129,37 +129,31 @@ def points(lines: Sequence[dict], split: str, measure: str) -> np.ndarray:
 
 
 class Predictions(NamedTuple):
-    """The predictions by one seed of a run."""
+    """The predictions of one seed of a run."""
 
     run: RunFolder
     target: np.ndarray  # (K, C)
     prediction: np.ndarray  # (K, C)
-    baseline: float | None  # of numbers the mean of those that were learned from
 
     @property
     def kind(self) -> str:
         """A key of PICTURES, or what has no picture."""
+        one = self.target.shape[1] == 1
         if not np.isin(self.target, (0, 1)).all():
-            return "numbers"
+            return "numbers" if one else "several numbers"
         if len(np.unique(self.target)) < 2:
             return "all alike"
-        return "yes or no" if self.target.shape[1] == 1 else "yes or no, of each class"
-
-
-def predictions_of(runs: Sequence[RunFolder]) -> Iterator[Predictions]:
-    """The predictions of every run and seed."""
-    for run in runs:
-        mean = (run.results["answer"] or {}).get("mean")
-        for table in filter(None, run.predictions):
-            yield Predictions(run, table["target"], table["prediction"], mean)
+        return "yes or no" if one else "yes or no, of each class"
 
 
 def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
     """The pictures that suit the predictions: of yes or no all runs in one, of numbers one for each run."""
     groups = defaultdict(list)
-    for seed in predictions_of(runs):
-        together = seed.run.name if seed.kind == "numbers" else seed.target.tobytes()
-        groups[seed.kind, together].append(seed)
+    for run in runs:
+        for table in filter(None, run.predictions):
+            seed = Predictions(run, **table)
+            together = run.name if seed.kind == "numbers" else seed.target.tobytes()
+            groups[seed.kind, together].append(seed)
     pictures = []
     for (kind, _), seeds in groups.items():
         pictures += [picture(seeds, len(runs) > 1, *row) for row in PICTURES.get(kind, ())]
@@ -172,17 +166,16 @@ def picture(
     """A picture of predictions, by one of `several` runs or not."""
     first = seeds[0]
     runs = [*{seed.run.name: seed.run for seed in seeds}.values()]
-    measure = f"global_{metric}" if f"global_{metric}" in first.run.mean else metric  # global of psr
+    measure = metric if metric in first.run.mean else f"global_{metric}"  # the latter of psr
     size = f"N = {len(first.target)}"
     if len(seeds) > len(runs):
         size += f" for each of {len(seeds)} seeds"
-    names = [title]
     if first.kind != "numbers":
         size += f", {first.target.sum():.0f} positives of {first.target.size}"
     elif several:
-        names.append(first.run.name)
+        title += f", {first.run.name}"
     draw = partial(draw, seeds=seeds, runs=runs)
-    return Picture("-".join(names).lower(), ", ".join(names), draw, note_of(runs, measure, size, meaning), SQUARE)
+    return Picture(title.lower(), title, draw, note_of(runs, measure, size, meaning), SQUARE)
 
 
 def against_true(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) -> None:
@@ -195,8 +188,9 @@ def against_true(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) 
         image = len(seed.target) > 1000  # one image, not as many forms
         axes.scatter(seed.target, seed.prediction, s=18, color=colour, alpha=0.7, lw=0, rasterized=image)
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
-    if seeds[0].baseline is not None:
-        axes.axhline(seeds[0].baseline, color=INK, ls="--", lw=1.2)
+    mean = (runs[0].results["answer"] or {}).get("mean")
+    if mean is not None:
+        axes.axhline(mean, color=INK, ls="--", lw=1.2)
     unit = "(units of the label)"
     axes.set(xlabel=f"true {unit}", ylabel=f"predicted {unit}", xlim=ends, ylim=ends, aspect="equal")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...files import printable, replacing
+from ...files import SiamDiffError, printable, replacing
 from .captions import text
 
 # Of runs, or seeds: those of Okabe and Ito (2008) that can be seen on white and on black.
@@ -58,15 +58,8 @@ class Picture(NamedTuple):
 
 
 def card(picture: Picture) -> str:
-    """A card with the words of a picture, and the picture in the colours of the page.
-
-    Without matplotlib the words remain; without words too there is no card.
-    """
+    """A card with the words of a picture, and the picture in the colours of the page."""
     head = f"<div class=card><h3>{text(picture.title)}</h3>{picture.words}"
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return f"{head}</div>" if picture.words else ""
     file = io.StringIO()
     save(picture._replace(title=""), file, WIDTH, PAGE, format="svg", transparent=True, dpi=150)
 
@@ -76,9 +69,12 @@ def card(picture: Picture) -> str:
 
 
 def save(picture: Picture, file, width: float, style: Mapping, **options) -> None:
-    """Draw a picture of this width, with its title and its note, into a file."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    """Draw a picture of this width, with its title and its note, into a file. Raises SiamDiffError."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise SiamDiffError("the pictures of a report need matplotlib: pip install matplotlib") from error
 
     with rc_context(STYLE | style):
         letters = int(width * 72 / (0.47 * style.get("font.size", 10)))  # on a line

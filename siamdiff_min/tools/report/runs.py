@@ -219,7 +219,7 @@ def read_held_out(path: Path) -> HeldOut:
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """The columns `target` and `prediction` (K, C) of C classes; other columns play no part.
+    """The columns `target` and `prediction` (K, C), with C > 1 for several classes; other columns play no part.
 
     Empty if there is one target, a name, beside the predictions of several classes.
     """
