@@ -63,7 +63,7 @@ class Ranking:
         if not self.measured:
             return "nothing measured: ranked by log-odds and burial"
         if self.trust is None:
-            return trust.too_few(self.model.prior.mutants if self.model else [])
+            return trust.TOO_FEW
         return BETTER if self.better else NOT_BETTER
 
     @property
@@ -166,11 +166,31 @@ def rank_mutants(
 def read_measurements(
     positions: Positions, measured: Mapping[str, float] | Iterable, shift: int
 ) -> tuple[dict[Mutant, Measurement], list[str]]:
-    """The mean of every mutant and its repeats, without those that were not measured (nan); and what is odd about them.
+    """The mean of every mutant and its repeats, and notes on what was measured.
 
     Raises ConfigError for mutations that do not fit, and for mutants that all have one value.
     """
-    # What is no substitution, or of a residue that the structure lacks, is left out.
+    values, notes = values_of(positions, measured, shift)
+    variances = [np.var(x, ddof=1) for x in values.values() if len(x) > 1]
+    if variances:
+        scatter = np.sqrt(np.mean(variances))
+        notes.append(f"{len(variances)} mutants were measured more than once, with a scatter of {scatter:.3g}")
+    if shift:
+        notes.append(f"results have the structure's numbers: {shift:+} to the table's")
+    known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
+    of_mutants = [found.value for mutant, found in known.items() if mutant]
+    if len(of_mutants) > 1 and len({*of_mutants}) == 1:
+        raise ConfigError(f"all mutants have the value {of_mutants[0]:g}: nothing can be learned from them")
+    return known, notes
+
+
+def values_of(
+    positions: Positions, measured: Mapping[str, float] | Iterable, shift: int
+) -> tuple[dict[Mutant, list[float]], list[str]]:
+    """All values of every mutant that was measured (nan was not), and notes. Raises ConfigError.
+
+    What is no substitution, or of a residue that the structure lacks, is left out.
+    """
     values = defaultdict(list)
     left_out = []
     synonymous = []
@@ -190,6 +210,8 @@ def read_measurements(
             synonymous.append(text)
         if not np.isnan(value):
             values[mutant].append(value)
+
+    # What does not fit, and what there is to say.
     if wrong:
         advice = "--shift N adds N to their numbers"
         raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {first_three(wrong)}; {advice}")
@@ -201,19 +223,7 @@ def read_measurements(
             raise ConfigError(f"nothing to learn from: {notes[0]}; --name-column says which column names them")
     if synonymous:
         notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
-
-    # Repeats, and values that are all the same.
-    variances = [np.var(x, ddof=1) for x in values.values() if len(x) > 1]
-    if variances:
-        scatter = np.sqrt(np.mean(variances))
-        notes.append(f"{len(variances)} mutants were measured more than once, with a scatter of {scatter:.3g}")
-    if shift:
-        notes.append(f"results have the structure's numbers: {shift:+} to the table's")
-    known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
-    of_mutants = [found.value for mutant, found in known.items() if mutant]
-    if len(of_mutants) > 1 and len({*of_mutants}) == 1:
-        raise ConfigError(f"all mutants have the value {of_mutants[0]:g}: nothing can be learned from them")
-    return known, notes
+    return values, notes
 
 
 def fit(features: PositionFeatures, known: Mapping[Mutant, Measurement], sign: int) -> GaussianProcess | None:

@@ -19,6 +19,7 @@ BY_CHANCE = 0.025  # share of tables without meaning that are called better, and
 SHARES = np.array([*np.arange(0, 0.95, 0.1), 0.95, 0.99])  # of the variance that positions may have, to choose from
 FEWEST = 24  # mutants for a verdict
 FEWEST_POSITIONS = 8
+TOO_FEW = f"too few to say: it takes {FEWEST} mutants at {FEWEST_POSITIONS} positions"
 
 
 class Trust(NamedTuple):
@@ -47,26 +48,16 @@ class Trust(NamedTuple):
         ]
 
 
-def too_few(mutants: Sequence[Mutant]) -> str:
-    """Why nothing can be said of these mutants; "" if something can."""
-    count = len({*mutants} - {()})
-    positions = len({position for mutant in mutants for position, _ in mutant})
-    if count >= FEWEST and positions >= FEWEST_POSITIONS:
-        return ""
-    needed = f"it takes {FEWEST} mutants at {FEWEST_POSITIONS} positions"
-    return f"too few to say: {count} mutants at {positions} positions were measured, {needed}"
-
-
 def trust(model: GaussianProcess) -> Trust | None:
     """Compare the model with chance on positions left out; None if there are too few of them."""
-    if too_few(model.prior.mutants):
-        return None
-
     # Of the mutants alone: the wild type has no position.
+    mutants = [mutant for mutant in model.prior.mutants if mutant]
+    touched = frozenset().union(*map(positions_of, mutants))
+    if len(mutants) < FEWEST or len(touched) < FEWEST_POSITIONS:
+        return None
     mutated = model.prior.mutated
     y = model.y[mutated]
     left_out = model.left_out[mutated]
-    mutants = [mutant for mutant in model.prior.mutants if mutant]
     prior = MutantPrior(model.prior.features, mutants, model.prior.repeats[mutated])
     permutations = Permutations(mutants)
     tables, gain = beside_chance(prior, permutations, y)
