@@ -31,7 +31,7 @@ ABLATIONS = {  # Table 3 (Sec. 5.3) and App. G, as arguments of Schedule.ablated
     "large-noise": {"t": -1},  # T. All types and side chains are hidden there: at atom level both views are the same
 }
 # Options of all commands whose files and folders must be there.
-PATHS = ["data", "ids", "esm", "predict", "structures", "structure", "measured", "table", "path", "run", "query"]
+PATHS = ["data", "esm", "predict", "structures", "structure", "measured", "table", "path", "run", "query"]
 PATHS += ["among", "scale", "fit"]
 INCLUDE = ("mean", "per_residue", "per_atom")  # what an embedding may have
 BUNDLED = Path(__file__).parent / "weights"  # the encoders that come with the package, NAME.pt

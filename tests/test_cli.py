@@ -121,7 +121,6 @@ WRONG = {  # what cannot be done, of every command -> what is said
     "train --esm nowhere --encoder esm-gearnet": "nowhere: cannot be opened",
     "train --method angle --head-dim 8": "--head-dim is for diffpret and siamdiff",
     "train --encoder gearnt": "Did you mean gearnet?",
-    "finetune --task ec --ids nowhere": "nowhere: cannot be opened",
     "finetune --eval-only nowhere": "could not read nowhere",
     "finetune --predict nowhere": "nowhere: cannot be opened",
     "finetune --plugin nowhere.py": "--plugin nowhere.py: no such file",

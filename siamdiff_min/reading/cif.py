@@ -214,8 +214,6 @@ def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
                 column = values.take(slice(i, None, len(names)))
                 behind = parser[name][1:]  # of rows that were not cut out
                 tables[name.lower()] = [*column.texts(), *behind] if behind else column
-        if "_atom_site_fract_x" in tables or (SITE + "fract_x" in tables and SITE + "cartn_x" not in tables):
-            raise StructureError(path, "fractional coordinates", "a cif of small molecules, not mmCIF of a protein")
         others = (column for name, column in parser.items() if not name.lower().startswith((SITE, "data_")))
         if any("ATOM" in column or "HETATM" in column for column in others):
             raise ValueError("rows of atoms in a table of something else")

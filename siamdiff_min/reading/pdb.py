@@ -1,4 +1,4 @@
-"""PDB files to columns of atoms, with numbers and chain ids that are too long for their columns.
+"""PDB files to columns of atoms, with chain ids that are too long for their column.
 
 The lines of atoms are one table of bytes. Lines that are not as usual are read one by one.
 """
@@ -17,9 +17,9 @@ from ..protein.constants import PARENT, UNMODIFIED
 from .columns import NO_NUMBER, OTHER_MODELS, Atoms, Column, Model, changes, decimals, groups_of, pieces, whole_numbers
 
 WIDTH = 80  # letters of a line
-# The residue number of an atom (hybrid-36; a fifth digit takes the insertion code's column), then its coordinates.
+# The residue number of an atom and its insertion code, then its coordinates.
 _POINTS = r".{3}([- \d]{4}\.\d{3}){3}"
-_NUMBERS = re.compile(r".{22}([-\d]\d{4}|[- \d]{4}\D|[A-Z][\dA-Z]{3}\D|[a-z][\da-z]{3}\D)" + _POINTS, re.ASCII)
+_NUMBERS = re.compile(r".{22}[- \d]{4}\D" + _POINTS, re.ASCII)
 _NO_NUMBER = re.compile(".{27}" + _POINTS, re.ASCII)
 # Lines that look like atoms but would be skipped: `atom`, an indented ATOM, coordinates after an unknown record name.
 _STRAY = re.compile(
@@ -27,8 +27,6 @@ _STRAY = re.compile(
     rb"([^A-Z\n]*(ATOM  |ATOM *\d|HETATM)|.{29,31}((?= *-?\d+\.)[- \d]{4}\.\d{3}){3})",
     re.IGNORECASE,
 )
-# Fields apart by blanks, the last five of them x, y, z, charge and radius.
-_PQR = re.compile(r"(ATOM|HETATM)\s+\d+\s+\S+\s+\S+(\s+\S)?\s+-?\d+\w?(\s+-?\d+\.\d+){5}\s*$")
 ENDS = ("TER", "END")  # of a molecule
 _MARKS = re.compile(rb"\n(TER|EXPDTA|MODEL|ENDMDL|END|ROOT|BRANCH)(?= {0,3}(?:\n|(?<=\n.{6})))")  # whole records
 
@@ -180,29 +178,19 @@ def _read_model(path: str, lines: _Lines, begin: int, end: int) -> tuple[Atoms, 
 
 def _odd_atom(path: str, number: int, line: str) -> tuple[int, int, tuple[float, ...]] | None:
     """Residue number, insertion code, coordinates. None: they are no numbers, an error in an amino acid."""
-    if _PQR.match(line) and not _NO_NUMBER.match(line):
-        raise StructureError(path, "a PQR file", "its columns are apart by blanks: convert it to PDB")
     if len(line) < 54:  # x, y and z end in column 54
         raise StructureError(path, "truncated", f"the atom in line {number} has no coordinates")
     residue, _ = _residue_and_chain(line[17:22])
     try:
         if not _NUMBERS.match(line):
             raise ValueError("its residue number or the points of its coordinates are not in their columns")
-        five = line[26].isdigit()
-        residue_number = hybrid_36(line[22 : 26 + five])
+        residue_number = int(line[22:26])
         xyz = float(line[30:38]), float(line[38:46]), float(line[46:54])
     except ValueError as error:
         if residue not in PARENT and _NO_NUMBER.match(line):
             return None
         raise ValueError(f"the atom in line {number}: {error}") from error
-    return residue_number, ord(" " if five else line[26]), xyz
-
-
-def hybrid_36(text: str) -> int:
-    """A residue number in four or five columns: decimal or, from 10,000 on, hybrid-36 (A000, A001, ...)."""
-    if not text[0].isalpha():
-        return int(text)
-    return int(text, 36) + (10_000 - 10 * 36**3 if text[0].isupper() else 10_000 + 16 * 36**3)
+    return residue_number, ord(line[26]), xyz
 
 
 def _residue_and_chain(columns: str) -> tuple[str, str]:

@@ -6,7 +6,6 @@ frame are counted by position; its index is not used. Nothing is unpickled.
 """
 
 import ast
-import contextlib
 import gzip
 import json
 import operator
@@ -59,8 +58,6 @@ def list_items(folder: Path, task: str) -> Listing:
         raise StructureError(path, "not JSON", f"serialization_format {written[:20]!r}; {advice} (docs/data.md)")
     with structure_errors(path, "malformed set"):
         count = int(_get(path, "num_examples"))
-        if (other := _task_of(path)) not in (task, None):
-            raise StructureError(path, "a set of another task", f"its items are those of {other}: --task {other}")
         ids = json.loads(_get(path, "id_to_idx", b"{}"))
         name_of = {}
         for name, index in ids.items():
@@ -72,14 +69,6 @@ def list_items(folder: Path, task: str) -> Listing:
         own = name if often[name] == 1 else f"{name}#{index}"  # ids of some sets are not unique
         items.append(Item(own, path, index, task))
     return Listing(items, [])
-
-
-def _task_of(path: str) -> str | None:
-    """The task whose fields the first item has. None if it cannot be read: then it fails later, as an item."""
-    with contextlib.suppress(StructureError, TypeError):
-        held = {*_content(path, 0)}
-        return next((task for task, of in ATOM3D.items() if of.fields <= held), None)
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,13 +327,12 @@ class OfTask(NamedTuple):
     """What differs between the tasks."""
 
     folder: str  # of the splits in an official archive
-    fields: set[str]  # of an item; they tell its task
     read: Callable[[str, dict], Structure]
 
 
 ATOM3D = {
-    "psr": OfTask("split-by-year/data", {"atoms", "scores"}, _read_psr),
-    "msp": OfTask("split-by-sequence-identity-30/data", {"original_atoms", "mutated_atoms"}, _read_msp),
-    "pip": OfTask("DIPS-split/data", {"atoms_pairs", "atoms_neighbors"}, _read_pip),
-    "res": OfTask("split-by-cath-topology/data", {"atoms", "subunit_indices"}, _read_res),
+    "psr": OfTask("split-by-year/data", _read_psr),
+    "msp": OfTask("split-by-sequence-identity-30/data", _read_msp),
+    "pip": OfTask("DIPS-split/data", _read_pip),
+    "res": OfTask("split-by-cath-topology/data", _read_res),
 }

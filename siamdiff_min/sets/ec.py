@@ -21,24 +21,22 @@ ANNOTATION = ("nrPDB-EC_annot.tsv", "nrPDB-EC_2020.04_annot.tsv")
 TEST_TABLE = ("nrPDB-EC_test.csv", "nrPDB-EC_2020.04_test.csv")
 
 
-def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
+def ec_set(root, cutoff: int = 95, needed: Sequence[str] = tuple(SPLITS)) -> LabelledData:
     """The three splits of the EC set.
 
     Args:
         root: folder with train, valid (or val) and test, each a folder or a zip, and the two tables of the official
             archive.
         cutoff: 30, 40, 50, 70 or 95 %; the test split keeps chains with less identity to training, by the table.
-        ids: a text file; only the chains listed in it are used, in all splits.
         needed: the splits that must be there; no others are looked for.
 
     Raises StructureError: a split or table is missing or malformed, the table lacks the cutoff.
     """
-    # The two tables, and the list of chains.
+    # The two tables.
     annotation = find_part(root, FOLDERS, ANNOTATION, "labels of EC")
     classes, annotated = _read_annotation(annotation)
     test_table = find_part(root, FOLDERS, TEST_TABLE, "table of the test split of EC")
     below = _read_cutoffs(test_table, cutoff)
-    listed = {*annotated} if ids is None else _read_ids(ids)
 
     # The files of every split.
     origins = {}
@@ -46,15 +44,12 @@ def ec_set(root, cutoff: int = 95, ids=None, needed: Sequence[str] = tuple(SPLIT
     for split in needed:
         names = [*SPLITS[split], *(f"{name}.zip" for name in SPLITS[split])]
         path = find_part(root, FOLDERS, names, f"{split} split of EC")
-        chosen = listed & (below if split == "test" else annotated.keys())
-        chains = {name: numbers for name, numbers in annotated.items() if name in chosen}
+        chains = {name: numbers for name, numbers in annotated.items() if split != "test" or name in below}
         listing = _listing(path, chains)
         seen.update(source.name for source in listing.sources)
         origins[split] = Origin(path, f"ec {chains}", partial(replace, listing), path)
 
     about = f"EC, {root}: {len(classes)} classes, {len(annotated)} chains with labels"
-    if ids is not None:
-        about += f", {len(listed)} chains listed in {ids}"
     shared = sorted(chain for chain, count in seen.items() if count > 1)
     if shared:
         about += f"; {len(shared)} in more than one split, e.g. {shared[0]}"
@@ -71,7 +66,7 @@ def _listing(path: Path, chains: dict[str, list[str]]) -> Listing:
         if name is None:
             skipped.append((str(file), "no PDB id and chain in the name"))
         elif name not in chains:
-            skipped.append((str(file), "no labels, or not in this split (--cutoff, --ids)"))
+            skipped.append((str(file), "no labels, or not in this split (--cutoff)"))
         elif name in used:
             skipped.append((str(file), "another file of the same chain"))
         else:
@@ -130,17 +125,3 @@ def _read_cutoffs(path: Path, cutoff: int) -> set[str]:
             raise StructureError(path, "no such cutoff", f"{cutoff}, there are {percent}")
         column = percent.index(cutoff)
         return {name for name, cells in _by_chain(chains).items() if ("0", "1").index(cells[column])}
-
-
-def _read_ids(path) -> set[str]:
-    """The chains named in a text file, one or more in a line."""
-    ids = set()
-    for text in " ".join(" ".join(row) for row in read_rows(path, ",").values()).split():
-        name = chain_id(text)
-        if name:
-            ids.add(name)
-        elif text:
-            raise StructureError(path, "malformed list", f"{text[:50]!r} is no PDB id and chain")
-    if not ids:
-        raise StructureError(path, "malformed list", "empty")
-    return ids

@@ -18,7 +18,7 @@ def _set_of(task: str, config: Namespace, needed: Sequence[str]) -> LabelledData
     if not config.data:
         return demo_set(task)
     if task == "ec":
-        return ec_set(config.data, config.cutoff, config.ids, needed)
+        return ec_set(config.data, config.cutoff, needed)
     return atom3d_set(config.data, task, needed)
 
 

@@ -85,7 +85,6 @@ OPTIONS = {  # group of --help -> its options, in order
         train("data", "folder, .tar, .zip or file of structures, or a store (default: the bundled demo set)", **FREE),
         tune("data", "folder of the ATOM3D or EC set, or structures (default: a demo set from the bundle)", **FREE),
         both("store", "where to build stores (default: beside --data; of --predict in the cache)", **FREE),
-        tune("ids", "text file with the ids to use", only=("ec",)),
         tune("cutoff", "the test split's largest identity to training, in %", 95, ("ec",), type=int, choices=CUTOFFS),
         train("valid_fraction", "share held out; the demo set has a split of its own", 0.05, type=SHARE),
     ],

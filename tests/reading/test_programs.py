@@ -30,17 +30,11 @@ def test_the_last_oxygen_of_foldcomp_belongs_to_the_residue_before_it(number):
     assert read_structure("x", as_pdb(far)).dropped == {"residues without CA": 1}
 
 
-def test_formats_that_are_no_pdb_or_mmcif_are_named():
+def test_pdbqt_with_a_torsion_tree_is_named():
     text = as_pdb(residue("GLY", 1))
     for record in ("ROOT", "BRANCH   1   2"):
         with pytest.raises(StructureError, match="PDBQT with a torsion tree"):
             read_structure("x", f"{record}\n{text}")
-    for pqr in ("ATOM  1 N MET 1 27.340 24.430 2.614 0.1592 1.8240\n", f"ATOM  1 N MET A 1{' -127.340' * 5}\n"):
-        with pytest.raises(StructureError, match=r"a PQR file .*convert it to PDB"):
-            read_structure("x", pqr)
-    head = "data_x\nloop_\n_atom_site_label\n_atom_site_fract_x\n_atom_site_fract_y\n_atom_site_fract_z\n"
-    with pytest.raises(StructureError, match=r"fractional coordinates .a cif of small molecules"):
-        read_structure("x", f"{head}C1 0.1 0.2 0.3\n")
 
 
 def test_coordinates_that_are_not_numbers_are_named():

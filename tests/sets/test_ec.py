@@ -78,7 +78,7 @@ def layout(root, files=FILES, zipped=(), annotation=ANNOTATION, identity=IDENTIT
     return root
 
 
-UNKNOWN = "no labels, or not in this split (--cutoff, --ids)"
+UNKNOWN = "no labels, or not in this split (--cutoff)"
 
 
 def names(origin):
@@ -149,24 +149,8 @@ def test_a_chain_in_two_splits_is_said(tmp_path):
     assert ec_set(layout(tmp_path / "two", files)).about.endswith("; 1 in more than one split, e.g. 1ABC-A")
 
 
-def test_a_list_of_ids(tmp_path):
-    root, ids = layout(tmp_path / "s"), tmp_path / "ids.txt"
-    ids.write_text("\ufeff1abc_A\n2DEF-B, 4JKL-A\n\n9ZZZ-A\n", encoding="utf-8")
-    data = ec_set(root, ids=ids)
-    assert all_names(data) == [["1ABC-A"], ["2DEF-B"], ["4JKL-A"]]
-    assert reasons(data.train.listing()) == {UNKNOWN: 1}
-    assert "4 chains listed" in data.about
-    for text in ("", "\n", "1ABC-A\nnonsense\n"):
-        ids.write_text(text)
-        with pytest.raises(StructureError, match="malformed list"):
-            ec_set(root, ids=ids)
-    with pytest.raises(StructureError, match="cannot be opened"):
-        ec_set(root, ids=tmp_path / "nothing.txt")
-
-
 def test_there_is_another_store_if_anything_changes_that_it_depends_on(tmp_path):
-    root, ids = layout(tmp_path / "s", zipped=("valid",)), tmp_path / "ids.txt"
-    ids.write_text("1ABC-A 2DEF-B 4JKL-A")
+    root = layout(tmp_path / "s", zipped=("valid",))
 
     def stores(**options):
         data = ec_set(root, **options)
@@ -179,7 +163,6 @@ def test_there_is_another_store_if_anything_changes_that_it_depends_on(tmp_path)
     assert [path.parent for path in first] == [root / f"{name}.store" for name in ("train", "valid.zip", "test")]
     assert not any(differs(stores()))
     assert differs(stores(cutoff=30)) == [False, False, True]
-    assert differs(stores(ids=ids)) == [True, True, True]
     (root / "train" / "new.pdb").write_bytes(TEXT)
     assert differs(stores()) == [True, False, False]
     pack(root / "valid.zip", [("2DEF-B.pdb", TEXT + b"END\n")])

@@ -153,7 +153,7 @@ def test_files_and_tables_that_do_not_fit(tmp_path):
 
 
 TWICE = [*residue("ALA", 52, label="X"), *residue("TRP", 52, x=92.0, label="Y")]
-BLANK = as_pdb([*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]).replace("GLY     2 ", "GLY  A000 ")
+BLANK = as_pdb([*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")])
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ BLANK = as_pdb([*residue("ALA", 1, chain=" "), *residue("GLY", 2, chain=" ")]).r
         (as_pdb(TWICE), "TER\n", [("A", 52), ("A_2", 52)], "chain,number,value\nA,52,1\nA_2,52,5\n"),
         (as_pdb(TWICE), "END\n", [("A", 52), ("A_2", 52)], "id,prediction\nx:A:52,1\nx:A_2:52,5\n"),
         (as_mmcif(TWICE), "", [("A_X", 52), ("A_Y", 52)], "chain,number,value\nA_X,52,1\nA_Y,52,5\n"),
-        (BLANK, "TER\n", [("", 1), ("_2", 10000)], "chain,number,value\n,1,1\n_2,10000,5\n"),
+        (BLANK, "TER\n", [("", 1), ("_2", 2)], "chain,number,value\n,1,1\n_2,2,5\n"),
     ],
 )
 def test_chains_are_called_as_the_reader_calls_them(text, between, places, table, tmp_path):
-    """Two molecules of one name, as docking servers write them; blank names; numbers in hybrid-36."""
+    """Two molecules of one name, as docking servers write them; blank names."""
     lines = text.splitlines(keepends=True)
     text = "".join([*lines[:4], between, *lines[4:]])
     assert [(chain, number) for chain, number, _ in read_structure("x", text).positions] == places
