@@ -97,19 +97,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str):
-        choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        if choice:
-            wrong = choice[1]
-            known = choice[2].replace("'", "").split(", ")
-            sign = ""
-        else:
-            wrong = "".join(re.findall(r"unrecognized arguments:.*?--([^\s=]+)", message))
-            known = re.findall(r"--([\w-]+)", self.format_help())
-            sign = "--"
+        wrong = "".join(re.findall(r"unrecognized arguments:.*?--([^\s=]+)", message))
+        known = re.findall(r"--([\w-]+)", self.format_help())
         near = difflib.get_close_matches(wrong, known, 1)  # without the dashes, which all options share
         if not speaks_first():
             sys.exit(2)
-        super().error(f"{message}. Did you mean {sign}{near[0]}?" if near else message)
+        super().error(f"{message}. Did you mean --{near[0]}?" if near else message)
 
 
 def load_module(name: str):

@@ -87,7 +87,7 @@ def test_the_list_of_commands(siamdiff):
     status, said, _ = siamdiff("--help")
     assert status == 0 and all(f"  {name} " in said and about in said for name, (*_, about) in cli.COMMANDS.items())
     status, _, said = siamdiff("trian")
-    assert status == 2 and "Did you mean train?" in said
+    assert status == 2 and "invalid choice: 'trian'" in said
     assert siamdiff()[0] == 2
 
 
@@ -96,8 +96,6 @@ def test_the_list_of_commands(siamdiff):
     [
         (pretrain_options, ["--metod", "siamdiff"], "unrecognized arguments: --metod siamdiff. Did you mean --method?"),
         (pretrain_options, ["--max-step=3"], "Did you mean --max-steps?"),
-        (pretrain_options, ["--method", "simdiff"], "Did you mean siamdiff?"),
-        (finetune_options, ["--task", "psrr"], "Did you mean psr?"),
         (finetune_options, ["--seed", "3"], "Did you mean --seeds?"),
         (options.embed, ["x.pdb", "--check", "y"], "Did you mean --checkpoint?"),
         (options.build, ["x", "--hel"], "Did you mean --help?"),
@@ -120,7 +118,7 @@ WRONG = {  # what cannot be done, of every command -> what is said
     "train --init-from nowhere": "could not read nowhere",
     "train --esm nowhere --encoder esm-gearnet": "nowhere: cannot be opened",
     "train --method angle --head-dim 8": "--head-dim is for diffpret and siamdiff",
-    "train --encoder gearnt": "Did you mean gearnet?",
+    "train --encoder gearnt": "invalid choice: 'gearnt' (choose from",
     "finetune --eval-only nowhere": "could not read nowhere",
     "finetune --predict nowhere": "nowhere: cannot be opened",
     "finetune --plugin nowhere.py": "--plugin nowhere.py: no such file",

@@ -163,7 +163,6 @@ def result_of(
         counts["positives"] = int(np.nansum(target))
     if "accuracy" in values and target.ndim == 1:
         counts["correct"] = {seed: round(metrics["accuracy"] * len(target)) for seed, metrics in test.items()}
-    unused = {"epochs", "lr", "global_batch_size"} if getattr(config, "eval_only", None) else set()
     return Result(
         about=origin(config),
         notes=task.known.get("notes", []),
@@ -178,7 +177,7 @@ def result_of(
         direction={name: task.direction(name) for name in values},
         options=task.options,
         best_epoch=epochs,
-        config={name: value for name, value in vars(config).items() if name not in unused},
+        config=vars(config),
         made=made,
     )
 
