@@ -29,7 +29,7 @@ READ = {  # a table, options, the kind, and the values by name
     "a column `number` of whole structures": ("name,number,value\na,1,1\nb,2,3\n", {}, "regression", {"a": 1, "b": 3}),
     "0 only is no yes or no": ("name,value\na,0\nb,0", {}, "regression", {"a": 0, "b": 0}),
 }  # fmt: skip
-NUMBERS = "is no value for regression; write plain numbers; if it was not measured"
+NUMBERS = "is no value for regression; .*numbers are plain, as 0.5; --missing takes words"
 REFUSED = {  # a table, its kind, the message
     "": (None, "no rows below the titles; expected columns name and value"),
     "name\tlabel\na\t1": (None, "expected one column 'value', there are name, label; see --name-column and --value-c"),
@@ -47,9 +47,12 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,inf\nb,2": (None, "row 2: 'inf' is no value for regression"),
     "name,value\na,\nb,NA": ("regression", "column value has no value"),
     "name,value\na,\nb,": ("classes", "column value has no value"),
-    "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' {NUMBERS}: --missing \"n. d.\""),
+    "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' {NUMBERS}"),
     "name;value\na;0,52\nb;1.5": (None, f"row 2: '0,52' {NUMBERS}"),
-    "name;value\na;0,52\nb;1,5": (None, f"row 2: '0,52' {NUMBERS}"),
+    "name;value\na;0,52\nb;1,5": (
+        None,
+        "row 2: '0,52' is no value for regression; row 3: '1,5' is no value for regression; numbers",
+    ),
     "name,value\na,30%\nb,35.5%\nc,30%": (None, f"row 2: '30%' {NUMBERS}"),
     "name,value\na,>100\nb,<0.5": (None, f"row 2: '>100' {NUMBERS}"),
     "name,value\na,1.5 \u00b0C\nb,2 \u00b0C": (None, f"row 2: '1.5 \u00b0C' {NUMBERS}"),

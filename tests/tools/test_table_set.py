@@ -507,9 +507,11 @@ def test_a_table_may_lack_classes_of_a_model(in_lab, capsys):
 
 
 def test_a_model_of_several_columns_is_refused(in_lab):
-    """Of version 0.4, which learned them together."""
+    """Of version 0.4, which learned them together; one of single structures is read."""
     best = learn_vectors(["name,value", *(f"p{i},{i}" for i in range(12))], VECTORS, "--folds", 3, out="older")
     content = torch.load(best, weights_only=False)
+    torch.save(content | {"options": content["options"] | {"each_chain": False}}, best)
+    finetune("--eval-only", best, "--features", "vectors.npz", "--predict")
     torch.save(content | {"options": content["options"] | {"properties": ["x", "y"]}}, best)
     with pytest.raises(ConfigError, match=r"models of every chain, or of several columns, are of version 0\.4 alone"):
         finetune("--eval-only", best, "--features", "vectors.npz", "--predict")

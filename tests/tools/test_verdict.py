@@ -201,7 +201,7 @@ def test_the_closed_form_is_ridge_regression_on_the_other_folds(columns):
     y = random.normal(size=(40, 2)) + x[:, :1]
     found = folds_module.ridge_out_of_fold(x, y[:, :, None], fold, part, together=len(columns) == 1)[:, :, 0]
     z = (x - x.mean(0)) / x.std(0)
-    for k, column in itertools.product(range(5), columns):
+    for k, column in itertools.product((0, 4), columns):
         out = fold == k
         search = GridSearchCV(Ridge(), {"alpha": linear.ALPHAS}, scoring=fit_of, cv=PredefinedSplit(part[~out]))
         search.fit(z[~out], y[~out][:, column])

@@ -89,7 +89,7 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Sam
     A model that is only applied needs no samples. With --folds all of them are in the test split.
     """
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
-    if model and {"each_chain", "properties"} & {name for name, value in model["options"].items() if value}:
+    if model and (model["options"].pop("each_chain", False) or "properties" in model["options"]):
         raise ConfigError(f"{config.eval_only}: models of every chain, or of several columns, are of version 0.4 alone")
     if model and config.predict is not None and not config.data:
         return TableData(classes=tuple(model["labels"]), options=model["options"]), {}

@@ -26,6 +26,7 @@ OF_RESIDUES = ("chain", "number", "residue")
 NOT_MEASURED = {"", "na", "n/a", "#n/a", "nan"}  # among numbers, in any case. Among classes, NA may be sodium
 LARGEST = 3.4e38  # in float32, in which targets are kept
 CLASSES = ("classes", "labels")  # the kinds that are not numbers: one name, or any number of them
+ADVICE = "numbers are plain, as 0.5; --missing takes words for no value, --kind classes or labels names"
 SHOWN = 12  # classes to list: about two lines
 SHOWN_FAULTS = 3  # of each kind
 LONGEST = 300  # letters of a fault: a cell may hold any text
@@ -194,8 +195,8 @@ def _row(number: int, line: Mapping[str, str], kind: str, faults: Faults) -> Row
         value = _value(cell["value"], kind)
     except ValueError:
         value = math.nan
-        advice = f'if it was not measured: --missing "{cell["value"]}". Names need --kind classes or labels'
-        faults.add("value", f"row {number}: {cell['value']!r} is no value for {kind}; write plain numbers; {advice}")
+        faults.add("value", f"row {number}: {cell['value']!r} is no value for {kind}")
+        faults.found["advice"] = [ADVICE]  # once
     place = f"{cell['chain']}:{cell['number']}" if "number" in line else ""
     return Row(number, cell["name"], place, letter, SPLIT_OF.get(split, ""), value, cell["family"])
 

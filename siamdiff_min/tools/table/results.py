@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ...downstream.metrics import BEST
+from ...downstream import metrics
 from ...downstream.tasks import Regression, Task
 from ...training.results import Predictions, Result, numbers, result_of, write_results
 from ..evidence import verdict, wording
@@ -46,13 +45,14 @@ class TablePredictions(Predictions):
         Orders are not judged by these: the mean of the others falls where a fold rises, so that its rho is below 0.
         """
         found = super().baseline_metrics(task, rows, groups)
-        for which, values in self.own_baseline.items():
-            errors = copy(task)
-            errors.measures = [
-                name for name in task.measures if BEST.get(name) == "min" and (name == "mae") == (which == "median")
-            ]
-            found |= errors.metrics(values[rows], self.target[rows], groups)
-        return found
+        if not self.own_baseline:
+            return found
+        target = self.target[rows]
+        own = {
+            "rmse": metrics.rmse(self.own_baseline["mean"][rows], target),
+            "mae": metrics.mae(self.own_baseline["median"][rows], target),
+        }
+        return found | {name: value for name, value in own.items() if name in task.measures}
 
 
 @dataclass(frozen=True, kw_only=True)
