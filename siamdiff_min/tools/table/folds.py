@@ -6,6 +6,7 @@ one factorisation serves all tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ import torch
 
 from ...downstream.metrics import rows_of_groups
 from ...downstream.tasks import Classes, Regression, Task
-from ...files import ConfigError
 from ..evidence import permutation
 from . import linear
 from .linear import ALPHAS
@@ -27,24 +27,18 @@ MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
 # ---- folds -----------------------------------------------------------------------------------------------------------
 
 
-def check_groups(y: np.ndarray, groups: np.ndarray, folds: int) -> None:
-    """Raise ConfigError unless every fold (0: there are none) leaves two groups to learn from."""
-    fold = linear.folds_of(y, groups, folds) if folds else np.full(len(y), -1)
-    left = min(len(np.unique(groups[fold != k])) for k in range(max(folds, 1)))
-    if left < 2:
-        count = f"there are {len(np.unique(groups))} different structures (copies and families count once)"
-        beside = f"; one of {folds} folds leaves {left} of them to learn from" if folds else ""
-        raise ConfigError(f"--freeze: {count}{beside}: it takes 2")
+def left_by_folds(groups: np.ndarray, folds: int) -> int:
+    """How many different groups each of these folds (0: there are none) leaves to learn from; 0 of too few groups."""
+    count = len(np.unique(groups))
+    if count < folds:
+        return 0
+    return count - math.ceil(count / folds) if folds else count
 
 
-def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | None:
+def folds_of_families(families: np.ndarray, folds: int) -> int | None:
     """In how many folds families stay together: `folds`, or as many as there are families; None of too few."""
     number = min(folds, len(np.unique(families)))
-    try:
-        check_groups(y, families, number)
-    except ConfigError:
-        return None
-    return number
+    return number if left_by_folds(families, number) >= 2 else None
 
 
 # ---- permuted labels -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ...training import checkpoint, results
 from ...training.ranks import Ranks
 from ...training.tuning import calibrate
 from . import composition, linear
-from .folds import baseline_of_folds, check_groups, folds_of_families, permuted_folds, predictions_of
+from .folds import baseline_of_folds, folds_of_families, left_by_folds, permuted_folds, predictions_of
 from .results import TablePredictions
 
 
@@ -63,7 +63,7 @@ def fit_head(
     rows = joined([embed(config, task, dataset, ranks) for dataset in learned], learned)
     lengths = np.concatenate([of_composition(config, task, dataset, ranks) for dataset in learned])
     y = task.standardise(torch.from_numpy(rows.target).to(ranks.device)).cpu().numpy()
-    folds = folds_of_families(rows.target, rows.units, config.folds or 0)
+    folds = folds_of_families(rows.units, config.folds or 0)
 
     # The head of all rows. Relatives choose alpha together, as far as there are two families.
     fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
@@ -153,25 +153,26 @@ def check_rows(config: Namespace, datasets: Mapping) -> list[str]:
     copies, families = groups_of_rows(learned)
     check_different(target)
     folds = config.folds or 0
-    check_groups(target, copies, folds)
+    left = left_by_folds(copies, folds)
+    if left < 2:
+        there = f"there are {len(np.unique(copies))} different structures (copies and families count once)"
+        beside = f"; one of {folds} folds leaves {left} of them to learn from" if folds else ""
+        raise ConfigError(f"--freeze: {there}{beside}: it takes 2")
+
+    # Do relatives stay together?
     count = len(np.unique(families))
     notes = []
-    number = folds_of_families(target, families, folds)
+    number = folds_of_families(families, folds)
     if folds and number != folds:
         how = f"{number} folds" if number else "relatives are in other folds, and nothing is said of new families"
         notes.append(f"{count} families are too few for {folds} folds that keep relatives together: {how}")
-    return notes + small_folds(count, number or 0)
-
-
-def small_folds(size: int, folds: int) -> list[str]:
-    """A warning if some of the folds of `size` different structures hold fewer than 4; else nothing."""
-    if not 0 < size < 4 * folds:
-        return []
 
     # A head that says little but its mean says less for a fold of high values. Of 20 random values rho is -.55 with 20
     # folds, -.2 with 10, -.07 with 5. For a verdict labels are permuted within folds: too few ways, and none is rare.
-    problem = f"{folds} folds of {size} different structures (copies and families count once)"
-    return [f"{problem}: with fewer than 4 in a fold scores come out too low, and may never be called better"]
+    if number and count < 4 * number:
+        problem = f"{number} folds of {count} different structures (copies and families count once)"
+        notes.append(f"{problem}: with fewer than 4 in a fold scores come out too low, and may never be called better")
+    return notes
 
 
 def check_different(target: np.ndarray) -> None:

@@ -71,15 +71,9 @@ def out_of_fold(fit: Callable, x: np.ndarray, y: np.ndarray, groups: np.ndarray,
 
 
 def folds_of(y: np.ndarray, groups: np.ndarray, folds: int) -> np.ndarray:
-    """The fold of every row (K,), the same for a whole group. All folds have about as many groups, and similar y.
-
-    Raises ConfigError if there are fewer groups than folds.
-    """
+    """The fold of every row (K,), the same for a whole group. All folds have about as many groups, and similar y."""
     _, first_row, group = np.unique(groups, return_index=True, return_inverse=True)
     count = len(first_row)
-    if count < folds:
-        need = f"{folds} folds need as many different structures with a value, there are {count}"
-        raise ConfigError(f"--freeze: {need} (copies and families count once)")
 
     # The groups from the lowest value to the highest, equal ones by chance.
     random = np.random.default_rng(0)
