@@ -5,6 +5,7 @@ A *segment id* says which row belongs to which group, e.g. `atom_residue` (N,) o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -79,4 +80,10 @@ class Links:
     num_sources: int
     num_targets: int
     num_relations: int
-    prepared: dict = field(default_factory=dict, init=False, repr=False)  # sorted indices, kept here by fast.py
+    prepared: dict = field(default_factory=dict, init=False, repr=False)  # made by `once`, for all layers
+
+    def once(self, name: str, make: Callable):
+        """What `make()` returned when this name was asked for first, such as sorted indices."""
+        if name not in self.prepared:
+            self.prepared[name] = make()
+        return self.prepared[name]

@@ -70,8 +70,8 @@ class Piecewise:
         row = 2 * torch.searchsorted(self.knot, x, out_int32=True)
         source = torch.stack([row, row + 1], dim=1)
         weight = torch.stack([torch.ones_like(x), x], dim=1)
-        target = torch.arange(2 * len(x), dtype=torch.int32, device=x.device) // 2
-        look_up = RowSum(source.flatten(), target, 2 * len(self.table), len(x), weight.flatten())
+        offsets = torch.arange(0, 2 * len(x) + 1, 2, dtype=torch.int32, device=x.device)
+        look_up = RowSum(source.flatten(), offsets, 2 * len(self.table), weight.flatten())
         return look_up(self.table.flatten(0, 1))
 
     def crossings(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

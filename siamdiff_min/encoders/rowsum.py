@@ -2,46 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .ops import segment_sum
 
+BLOCK = 1024  # rows of sums that a CPU makes at a time
+
 
 @dataclass(frozen=True, eq=False)
 class RowSum:
-    """Sums of rows: sum t adds the rows source[k] for which target[k] = t. Its transpose is the backward pass.
+    """Sums of rows: sum t adds the rows source[k] for offsets[t] <= k < offsets[t + 1], as a sparse matrix in CSR form.
 
-    All layers share one.
+    Its transpose is the backward pass. All layers share one.
     """
 
     source: Tensor  # (K,) int32   rows to read
-    target: Tensor  # (K,) int32   ascending
+    offsets: Tensor  # (num_targets + 1,) int32   where every sum begins
     num_sources: int
-    num_targets: int
     weight: Tensor | None = None  # (K,)   factor of each row; None: 1
+
+    @staticmethod
+    def of(source: Tensor, target: Tensor, num_sources: int, num_targets: int, weight: Tensor | None = None) -> RowSum:
+        """Row source[k] goes into sum target[k], both (K,). On a GPU targets must ascend: a check would make it wait.
+
+        On a CPU scipy sorts them by counting, in a quarter of the time of torch's sort (545,000 links).
+        """
+        if target.device.type != "cpu":
+            count = segment_sum(torch.ones_like(target, dtype=torch.int32), target, num_targets)
+            offsets = F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
+            return RowSum(source.int(), offsets, num_sources, weight)
+
+        from scipy.sparse import coo_matrix
+
+        entry = np.ones(len(source), np.int8) if weight is None else weight.numpy()
+        matrix = coo_matrix((entry, (target.int().numpy(), source.int().numpy())), (num_targets, num_sources))
+        matrix.has_canonical_format = True  # a row that goes into a sum twice stays two entries
+        matrix = matrix.tocsr()
+        weight = None if weight is None else torch.from_numpy(matrix.data)
+        return RowSum(torch.from_numpy(matrix.indices), torch.from_numpy(matrix.indptr), num_sources, weight)
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.offsets) - 1
 
     def __call__(self, x: Tensor) -> Tensor:
         """Sum rows of x (num_sources, d) into (num_targets, d)."""
         return _AddRows.apply(x, self)
 
-    @cached_property
-    def offsets(self) -> Tensor:
-        """Where every sum begins in `source` (num_targets + 1,), int32."""
-        count = segment_sum(torch.ones_like(self.target), self.target, self.num_targets)
-        return F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
+    def blocks(self, x: Tensor, r: int) -> Iterator[tuple[slice, Tensor]]:
+        """Sums of x without gradients, r of them side by side: slices of rows and their sums (rows, r d).
+
+        A CPU makes few at a time, so that they stay in its cache. A GPU makes all.
+        """
+        rows = self.num_targets // r
+        size = BLOCK if x.device.type == "cpu" else max(1, rows)
+        begin = self.offsets[:: size * r].tolist() if size < rows else [0]
+        for first, start, end in zip(range(0, rows, size), begin, [*begin[1:], len(self.source)]):
+            offsets = self.offsets[first * r : (first + size) * r + 1] - start
+            sums = add_rows(x, self.source[start:end], offsets)
+            yield slice(first, first + size), sums.view(-1, r * x.shape[1])
 
     @cached_property
     def transposed(self) -> RowSum:
         """From targets to sources, as gradients go: made when the first backward pass asks for it."""
-        source, order = self.source.sort(stable=True)
-        target = self.target.index_select(0, order)
-        weight = None if self.weight is None else self.weight.index_select(0, order)
-        return RowSum(target, source, self.num_targets, self.num_sources, weight)
+        source, weight = self.source, self.weight
+        target = torch.arange(self.num_targets, dtype=torch.int32, device=source.device)
+        target = target.repeat_interleave(self.offsets.diff(), output_size=len(source))
+        if source.device.type != "cpu":
+            source, order = source.sort(stable=True)
+            target = target.index_select(0, order)
+            weight = None if weight is None else weight.index_select(0, order)
+        return RowSum.of(target, source, self.num_targets, self.num_sources, weight)
+
+
+def add_rows(x: Tensor, source: Tensor, offsets: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Sum t of the rows source[k] of x for offsets[t] <= k < offsets[t + 1]."""
+    how = {"mode": "sum", "include_last_offset": True, "per_sample_weights": weight}
+    return F.embedding_bag(source, x, offsets, **how)
 
 
 class _AddRows(torch.autograd.Function):
@@ -50,8 +94,7 @@ class _AddRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, row_sum: RowSum) -> Tensor:
         ctx.row_sum = row_sum
-        how = {"mode": "sum", "include_last_offset": True, "per_sample_weights": row_sum.weight}
-        return F.embedding_bag(row_sum.source, x, row_sum.offsets, **how)
+        return add_rows(x, row_sum.source, row_sum.offsets, row_sum.weight)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:

@@ -10,7 +10,7 @@ from conftest import Golden, generator, golden_graph, load_golden, relative_erro
 from helpers import wave
 
 from siamdiff_min.conventions import CONVENTIONS
-from siamdiff_min.encoders import ENCODERS, fast, formulas
+from siamdiff_min.encoders import ENCODERS, formulas, rowsum
 from siamdiff_min.encoders.gearnet import GearNet
 from siamdiff_min.encoders.graph import ATOM_GRAPH, RESIDUE_GRAPH, Graph, one_hot, sort_key
 from siamdiff_min.encoders.gvp import GVP, GVPGNN, GVPConv, GVPConvLayer, TupleDropout, TupleNorm
@@ -224,11 +224,11 @@ def test_sizes_and_names_are_those_of_the_released_encoders(level, short):
     assert shapes == {str(k): ast.literal_eval(str(s)) for k, s in zip(golden["sd_keys"], golden["sd_shapes"])}
 
 
-@pytest.mark.parametrize("sources, relations", [(9, 4), (9, 1), (14, 3)])  # maps first, sums first, sums first
-@pytest.mark.parametrize("block", [1, 48 << 20])  # bytes: 16 columns at a time, the last fewer; all at once
+@pytest.mark.parametrize("sources, relations", [(9, 4), (9, 1), (14, 3)])
+@pytest.mark.parametrize("block", [2, 1024])  # rows of sums at a time, the last fewer; all at once
 def test_relational_sums_equal_the_plain_formula_and_a_double_loop(monkeypatch, block, sources, relations):
     """Values and gradients in both forms."""
-    monkeypatch.setattr(fast, "BLOCK", block)
+    monkeypatch.setattr(rowsum, "BLOCK", block)
     linear = torch.nn.Linear(6 * relations, 40).double()
     source, target, relation = (
         torch.randint(0, size, (40,), generator=generator(k)) for k, size in enumerate((sources, 9, relations))
