@@ -1,7 +1,7 @@
 """mmCIF files to columns of atoms. Chain ids and residue numbers are the author's.
 
 Biopython's parser reads what is not simple. A simple table has no text of several lines and no comment among its rows:
-one row of it is left for the parser, the others are cut out and found by the blanks between them.
+blanks alone tell where its values are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
@@ -74,11 +74,6 @@ class Values:
     def __len__(self) -> int:
         return len(self.start)
 
-    def next_blank(self, i: int) -> int:
-        """Where the text goes on behind the i-th value and its quote."""
-        end = int(self.end[i])
-        return end - WIDEST + (self.buffer[end] > ord(" "))
-
     def take(self, rows) -> Values:
         """Some rows: their numbers, a mask or a slice."""
         return Values(self.buffer, self.start[rows], self.end[rows])
@@ -140,28 +135,24 @@ def tables_in(text: str) -> Iterator[tuple[list[str], int, int]]:
         done = begin
 
 
-def _without_rows(block: str) -> tuple[str, list[tuple[list[str], Values]]]:
-    """A data block with one row of each large simple table; and these tables: names of columns, values by row.
-
-        loop_
-        _atom_site.id
-        _atom_site.Cartn_x      kept: to Biopython's parser, which takes each value alone,
-        1 11.5                  this table is like the whole one, but for the rows
-        2 12.5 \
-        3 13.5  > cut out: the blanks between them tell where the values are
-        4 14.5 /
-    """
-    parts, tables = [], []
+def _without_tables(block: str) -> tuple[str, dict[str, Values]]:
+    """A data block without its large simple tables, for Biopython's parser; and the columns of these by their names."""
+    parts: list[str] = []
+    columns: dict[str, Values] = {}
     done = 0
     for names, begin, end in tables_in(block):
-        if end - begin <= SMALL or ("ATOM" in block[begin:end] and not names[0].lower().startswith(SITE)):
+        other_atoms = "ATOM" in block[begin:end] and not names[0].lower().startswith(SITE)
+        if end - begin <= SMALL or other_atoms or block.startswith(";", end + 1):
             continue
         values = simple_values(block[begin:end], len(names))
         if values is not None:
-            tables.append((names, values))
-            parts.append(block[done : begin + values.next_blank(len(names) - 1)])
+            parts.append(block[done : block.rindex("\nloop_", done, begin)])
             done = end
-    return "".join([*parts, block[done:]]), tables
+            for i, name in enumerate(names):
+                if name.lower() in columns:
+                    raise ValueError(f"{name} stands where a new key should be: it is there twice")
+                columns[name.lower()] = values.take(slice(i, None, len(names)))
+    return "".join([*parts, block[done:]]), columns
 
 
 def simple_values(rows: str, width: int) -> Values | None:
@@ -206,14 +197,12 @@ def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
     _, *blocks = re.split("\n[Dd][Aa][Tt][Aa]_", "\n" + text)
     found = []
     for block in blocks:
-        rest, large = _without_rows(f"data_{block}\n")
+        rest, large = _without_tables(f"data_{block}\n")
         parser = _Parser(io.StringIO(rest))
-        tables = {name.lower(): column for name, column in parser.items()}
-        for names, values in large:
-            for i, name in enumerate(names):
-                column = values.take(slice(i, None, len(names)))
-                behind = parser[name][1:]  # of rows that were not cut out
-                tables[name.lower()] = [*column.texts(), *behind] if behind else column
+        tables: dict[str, Values | list[str]] = {name.lower(): column for name, column in parser.items()}
+        if twice := tables.keys() & large.keys():
+            raise ValueError(f"{min(twice)} stands where a new key should be: it is there twice")
+        tables |= large
         others = (column for name, column in parser.items() if not name.lower().startswith((SITE, "data_")))
         if any("ATOM" in column or "HETATM" in column for column in others):
             raise ValueError("rows of atoms in a table of something else")
@@ -223,20 +212,14 @@ def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
 
 
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
-    """One model of an mmCIF file after the other."""
+    """One model after the other of the first data block with atoms."""
     blocks = _blocks(path, content)
-    for tables in blocks[:1]:
-        for name, column in tables.items():
-            if name.startswith(SITE) and not isinstance(column, Values):
-                tables[name] = Values.of(column)
-    yield from models_of(path, blocks)
-
-
-def models_of(path: str, blocks: Sequence[Mapping]) -> Iterator[Model]:
-    """One model after the other of the first block with atoms, whose columns are `Values`."""
     if not blocks:
         return
     tables = blocks[0]
+    for name, column in tables.items():
+        if name.startswith(SITE) and not isinstance(column, Values):
+            tables[name] = Values.of(column)
     size = rows_of_atoms(path, tables)
     told_by_tables = part_or_none("told_by_tables")
     plddt, predicted = told_by_tables(tables) if told_by_tables else ({}, False)

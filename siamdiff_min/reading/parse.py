@@ -32,8 +32,7 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
         source: a path, an open file, or a Structure, Model or Chain of Biopython.
         data: the text or bytes of the file, if they have been read; then `source` only names it in messages.
         model: counts from 0, in file order.
-        chain: "A" or "AB" keeps these chains, in file order. A list takes ids of several letters. A text that is itself
-            an id is that chain.
+        chain: "A" or ["A", "B"] keeps these chains, in file order.
 
     Raises StructureError, whatever is wrong, a missing file too.
     """

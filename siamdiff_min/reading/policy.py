@@ -39,7 +39,7 @@ def assemble(
 ) -> Structure:
     """Apply the parsing policy. `dropped` counts what the reader left out; `path` is the file's name in errors.
 
-    With `chain` only these chains: a name, or several as a list. A text that is no name stands for its letters.
+    With `chain` only these chains: a name, or several as a list.
     `predicted` says if the file calls itself a prediction, None if it says nothing.
     """
     atoms = told_apart(path, atoms, chain)
@@ -89,7 +89,7 @@ def refuse_repeated(path: str, atoms: Atoms, rows: Iterable[int], chain: str | S
     """Raise StructureError if one of these rows is of a chain that is asked for."""
     for row in rows:
         name = atoms.chain.values[atoms.chain.index[row]]
-        if chain is None or name in [chain, *chain]:
+        if chain is None or name in ([chain] if isinstance(chain, str) else chain):
             code = atoms.code.values[atoms.code.index[row]].strip()
             raise StructureError(path, "the same residue twice", f"chain {name} {atoms.number[row]}{code}")
 
@@ -97,7 +97,7 @@ def refuse_repeated(path: str, atoms: Atoms, rows: Iterable[int], chain: str | S
 def _chosen_chains(path: str, column: Column, chain: str | Sequence[str]) -> np.ndarray:
     """(N,) which atoms are of the chains that are asked for. Raises StructureError if one is not there."""
     names = dict.fromkeys(column.texts(changes(column.index)))
-    wanted = {chain} if isinstance(chain, str) and (chain in names or not chain) else set(chain)
+    wanted = {chain} if isinstance(chain, str) else set(chain)
     if missing := wanted - names.keys():
         detail = f"asked for {', '.join(sorted(missing))}, has {', '.join(names)}"
         raise StructureError(path, "no such chain", detail)
