@@ -246,10 +246,15 @@ def test_chains_that_are_kept():
     for chain, missing in (("AB", "AB"), (["A", "D"], "D"), ("", ""), (["A", "X", "D"], "D, X")):
         with pytest.raises(StructureError, match=rf"no such chain \(asked for {missing}, has A, B, C\)"):
             read_structure("x", TEXT, chain=chain)
-    names = "A", "B", "AB", "A_2"  # of several letters
-    rows = [row for i, chain in enumerate(names) for row in residue("GLY", 1, chain=chain, x=20.0 * i)]
+
+
+def test_chain_ids_of_several_letters():
+    rows = []
+    for i, chain in enumerate(("A", "B", "AB", "A_2")):
+        rows += residue("GLY", 1, chain=chain, x=20.0 * i)
+    text = as_mmcif(rows)
     for chain, names in (("AB", ["AB"]), (["B", "A"], ["A", "B"]), ("A_2", ["A_2"]), (["A", "AB"], ["A", "AB"])):
-        assert read_structure("x", as_mmcif(rows), chain=chain).chain_names == tuple(names)
+        assert read_structure("x", text, chain=chain).chain_names == tuple(names)
 
 
 def test_what_is_wrong_in_other_chains_does_not_matter():
