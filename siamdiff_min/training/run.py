@@ -9,6 +9,7 @@ import sys
 import time
 from argparse import Namespace
 from collections import deque
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -257,6 +258,7 @@ def provenance(config: Namespace, ranks: Ranks) -> dict:
     }
 
 
+@cache
 def commit() -> str:
     """The commit of the package, if it lies in a repository of git, and "changed" if it has; else empty."""
     file = Path(__file__)

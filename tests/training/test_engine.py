@@ -397,7 +397,8 @@ def test_the_learning_rate_falls_after_six_epochs_without_a_better_one(tmp_path)
     """Those before an interruption count; it waits while nothing can be measured."""
     values, rates = [0.5, *[0.4] * 6, 0.6, *[math.nan] * 9, *[0.4] * 6], []
     for epochs in (4, 23):
-        config = configure(tmp_path, "--lr", 0.125, "--weight-decay", 0.25, "--epochs", 1, epochs - 1)
+        options = "--lr", 0.125, "--weight-decay", 0.25, "--batch-size", 20
+        config = configure(tmp_path, *options, "--epochs", 1, epochs - 1)
         run = Run(config, standin.Objective(), DATA, ALONE, ("auroc", "max"))
         engine.begin(run)
         assert {group["weight_decay"] for group in run.optimizer.param_groups} == {0.25}
