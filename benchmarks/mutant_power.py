@@ -32,7 +32,7 @@ from siamdiff_min.tools.mutants.mutation_model import (
 )
 from siamdiff_min.tools.mutants.mutation_names import Positions
 from siamdiff_min.tools.mutants.ranking import BUNDLED, features_of
-from siamdiff_min.tools.mutants.trust import trust
+from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, trust
 
 SIZES = (24, 48, 96, 192)
 DRAWS = 20
@@ -40,8 +40,8 @@ FEWEST = 8  # mutants to predict
 MOST = 2000
 DOUBLES = 20000  # drawn from all double mutants of protein G, as in the study
 GB1 = "GB1-double"
-COLUMNS = ["size", "draw", "tested", "model", "ranking", "error", "error_mean", "covered"]
-COLUMNS += ["better", "said_rho", "said_explained", "said_covered"]
+COLUMNS = ["size", "draw", "tested", "model", "floor", "ranking", "error", "error_mean", "covered"]
+COLUMNS += ["better", "better_floor", "better_unmeasured", "said_rho", "said_explained", "said_covered"]
 Assay = tuple[list[Mutant], np.ndarray]
 
 
@@ -115,13 +115,15 @@ def answer(features: PositionFeatures, known: list[Mutant], y: np.ndarray, new: 
     """How well the model predicts, and what it says of itself; nan where it says nothing."""
     model = GaussianProcess(MutantPrior(features, known), y)
     value, half = model.predict(new)
+    of_floor, _ = GaussianProcess(MutantPrior(features, known, floor=True), y).predict(new)
     ranking = [sum(features.ranking[mutation] for mutation in mutant) for mutant in new]
-    found = [spearman(x, truth) for x in (value, np.array(ranking))]
+    found = [spearman(x, truth) for x in (value, of_floor, np.array(ranking))]
     found += [rmse(value, truth), rmse(np.full(len(truth), y.mean()), truth), np.mean(np.abs(value - truth) <= half)]
     said = trust(model)
     if said is None:
-        return found + [np.nan] * 4
-    return [*found, said.gain.is_more, said.rho, said.explained, said.covered]
+        return found + [np.nan] * 6
+    found += [said.better(name) for name in (MEAN, FLOOR, UNMEASURED)]
+    return [*found, said.rho, said.explained, said.covered]
 
 
 def main(argv: list[str] | None = None) -> None:

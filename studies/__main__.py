@@ -74,10 +74,7 @@ def of_mutants(args: argparse.Namespace) -> Iterator[Part]:
     yield "results.md: the verdict of 28 November, by protein", tables.now_by_protein
     yield "results.md: the verdict of 28 November, power", tables.power
     yield "results.md: the verdict of 28 November, intervals", tables.covered
-    yield (
-        "results.md: the verdict of 28 November, size",
-        lambda: mutant_sizes.report(tables.AGAIN, names=tables.COMPARED),
-    )
+    yield "results.md: the verdict of 28 November, size", lambda: mutant_sizes.report(tables.AGAIN)
 
 
 STUDIES = {"2026-11": of_2026_11, "2026-11-benchmarks": of_2026_11_benchmarks, "2026-11-scale": of_scale}

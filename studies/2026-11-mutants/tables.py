@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kept import kept
+from benchmarks.mutant_power import COLUMNS as AGAIN_COLUMNS
 from siamdiff_min.downstream.metrics import spearman
 
 RESULTS = Path(__file__).parent / "results" / "draws"
@@ -19,9 +20,6 @@ CHOSEN = ("1PGA", "1STN", "1BNI", "2LZM")
 ROWS = {"model": "the model", "floor": "types and burial", "ranking": "no measurements", "odds": "log-odds alone"}
 ROWS |= {"blosum": "BLOSUM62"}
 AGAIN = RESULTS.with_name("verdict")  # the draws again, with the verdict of 28 November
-AGAIN_COLUMNS = ["size", "draw", "tested", "model", "floor", "ranking", "error", "error_mean", "covered"]
-AGAIN_COLUMNS += ["better", "better_floor", "better_unmeasured", "said_rho", "said_explained", "said_covered"]
-COMPARED = ("chance", "types and burial", "no measurements")
 
 
 def read() -> dict[str, np.ndarray]:

@@ -36,7 +36,7 @@ from siamdiff_min.tools.mutants.mutation_model import (
 )
 from siamdiff_min.tools.mutants.mutation_names import NoSubstitution, Positions
 from siamdiff_min.tools.mutants.ranking import features_of, rank_mutants, read_measurements
-from siamdiff_min.tools.mutants.trust import Permutations, beside_chance, trust
+from siamdiff_min.tools.mutants.trust import FLOOR, MEAN, UNMEASURED, Comparison, trust
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "protein_g.pdb.gz"
@@ -72,7 +72,7 @@ def some_mutants(features: PositionFeatures, count: int, seed: int = 0) -> list:
 @pytest.fixture
 def few_tables(monkeypatch):
     """Verdicts by 99 permuted tables in place of 1,000."""
-    monkeypatch.setattr(trust_module, "Permutations", partial(Permutations, tables=99))
+    monkeypatch.setattr(trust_module, "Comparison", partial(Comparison, tables=99))
 
 
 @pytest.fixture
@@ -128,12 +128,13 @@ def test_an_encoder_of_ones_own_ranks_by_its_own_head(tmp_path):
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 
-def test_positions_left_out_in_closed_form_are_those_of_a_refit():
+@pytest.mark.parametrize("floor", [False, True])
+def test_positions_left_out_in_closed_form_are_those_of_a_refit(floor):
     """A multiple mutant leaves with all of its positions."""
     features = random_features(30)
     known = some_mutants(features, 60)
     y = np.random.default_rng(1).normal(size=60)
-    model = GaussianProcess(MutantPrior(features, known), y)
+    model = GaussianProcess(MutantPrior(features, known, floor=floor), y)
     counts = np.array([len(mutant) for mutant in known])
     kernel = model.prior.covariance(known, known, model.noise) + model.noise * np.diag(np.maximum(counts, 1))
     rest = (y - model.centre) / model.scale - model.prior.expected(known)
@@ -163,28 +164,30 @@ def site_saturation(features: PositionFeatures, count: int, each: int, seed: int
 def test_values_without_meaning_are_seldom_called_better(of_position):
     """2.5 % of tables, nominally: of 40, more than 5 in one of 2,000 runs. Site saturation: 8 positions, 5 types.
 
-    A bootstrap of positions called most of them better.
+    A bootstrap of positions called most of them better than types and burial.
     """
     features = random_features(30)
     known = site_saturation(features, 8, 5)
-    prior = MutantPrior(features, known)
-    permutations = Permutations(known, tables=39)
+    against = Comparison(MutantPrior(features, known), tables=39)
     said = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
         y = of_position * np.repeat(rng.normal(size=8), 5) + rng.normal(size=40) * 0.5
-        _, gain = beside_chance(prior, permutations, y)
-        said.append(gain.is_more)
-    assert sum(said) <= 5
+        gains = {name: against.gain(name, y) for name in (MEAN, FLOOR, UNMEASURED)}
+        said.append([gains[MEAN].is_more and gain.is_more for gain in gains.values()])
+    assert (np.sum(said, axis=0) <= 5).all()
 
 
-def test_what_the_ranking_says_is_better_than_chance_and_its_reverse_is_told(few_tables):
+def test_what_the_ranking_says_is_better_than_chance_and_no_better_than_without_measurements(few_tables):
+    """Its reverse is told too."""
     features = random_features(30)
     known = site_saturation(features, 12, 5)
     ranking = np.array([features.ranking[i, new] for ((i, new),) in known])
     y = ranking + np.random.default_rng(0).normal(size=60) * 0.3
     believed = trust(GaussianProcess(MutantPrior(features, known), y))
-    assert believed.gain.is_more and not believed.backwards
+    assert believed.better() and believed.better(FLOOR) and not believed.better(UNMEASURED)
+    assert not believed.backwards and believed.sentences[2].startswith("better than types and burial: the encoders")
+    assert believed.sentences[3].startswith("not told apart from no measurements: the measurements may add nothing yet")
     assert trust(GaussianProcess(MutantPrior(features, known), -y)).backwards
 
 
@@ -195,7 +198,7 @@ def test_the_number_of_mutations_is_no_reason_to_believe_the_model(few_tables):
     y = np.random.default_rng(0).normal(size=59) - 3.0 * np.array([*map(len, known)])
     model = GaussianProcess(MutantPrior(features, known), y)
     believed = trust(model)
-    assert believed.explained > 0.5 and not believed.gain.is_more
+    assert believed.explained > 0.5 and not believed.better()
     assert believed.explained == pytest.approx(1 - np.mean((y - model.left_out) ** 2) / y.var())
 
 
@@ -446,7 +449,7 @@ def test_the_page_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 0
     said = capsys.readouterr().out
-    assert all(line in page for line in said.splitlines()[:6])
+    assert all(line in page for line in said.splitlines()[:8])
     assert said.startswith((tmp_path / "protein_g" / "verdict.txt").read_text())
     ranking = rank_mutants(STRUCTURE, MEASURED, lower_is_better=True)
     with open(tmp_path / "protein_g" / "next.tsv", newline="") as file:

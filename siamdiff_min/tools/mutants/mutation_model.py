@@ -71,16 +71,19 @@ class PositionFeatures:
         score = odds.mean(0) - BURIAL * burial
         return standardised(score.reshape(-1, 1)).reshape(score.shape)
 
-    def kernels(self) -> tuple[np.ndarray, np.ndarray]:
+    def kernels(self, floor: bool) -> tuple[np.ndarray, np.ndarray]:
         """How alike two positions are (P, P), by features and neighbours; and two changes of type (400, 400).
 
-        Changes are alike in volume and hydropathy: of the difference, and of the new type.
+        Changes are alike in volume and hydropathy: of the difference, and of the new type. The `floor` compares types
+        in place of features, and of the new type: two types are 1 apart in two of 20 columns.
         """
-        position = likeness(*map(main_directions, self.features), standardised(self.neighbours))
+        letters = np.eye(20)
         properties = standardised(np.array([VOLUME, HYDROPATHY]).T)
+        own = [letters[self.wild]] if floor else map(main_directions, self.features)
+        new = letters if floor else properties
         differences = properties[None] - properties[:, None]
-        change = likeness(standardised(differences.reshape(400, 2)), np.tile(properties, (20, 1)))
-        return position, change
+        change = standardised(differences.reshape(400, 2))
+        return likeness(*own, standardised(self.neighbours)), likeness(change, np.tile(new, (20, 1)))
 
 
 def main_directions(features: np.ndarray) -> np.ndarray:
@@ -118,15 +121,16 @@ class MutantPrior:
     """What the model assumes of n mutants before their values are known.
 
     Two effects are alike if their positions are, if their changes of type are, and if both are. Effects also follow the
-    ranking without measurements. The noise of a mutant is that of each of its mutations together. If it was measured
-    `repeats` (n,) times, it is that much smaller.
+    ranking without measurements; the `floor` knows neither that nor the encoders. The noise of a mutant is that of
+    each of its mutations together. If it was measured `repeats` (n,) times, it is that much smaller.
     """
 
-    def __init__(self, features: PositionFeatures, mutants: Sequence[Mutant], repeats: np.ndarray | None = None):
+    def __init__(self, features: PositionFeatures, mutants: Sequence[Mutant], repeats=None, floor: bool = False):
         self.features = features
+        self.ranking = 0 * features.ranking if floor else features.ranking
         self.mutants = list(mutants)
         self.repeats = np.ones(len(mutants)) if repeats is None else np.asarray(repeats, dtype=float)
-        self.position_kernel, self.change_kernel = features.kernels()
+        self.position_kernel, self.change_kernel = features.kernels(floor)
 
         # The wild type, without mutations, says nothing of positions: it does not count as left out.
         self.mutated = np.array([len(mutant) > 0 for mutant in mutants])
@@ -141,7 +145,7 @@ class MutantPrior:
 
     def expected(self, mutants: Sequence[Mutant]) -> np.ndarray:
         """What the ranking says of mutants before anything is measured (n,), in standard deviations of the values."""
-        return RANKING * summed(self.features.ranking, mutants)
+        return RANKING * summed(self.ranking, mutants)
 
     def covariance(self, a: Sequence[Mutant], b: Sequence[Mutant], noise: float) -> np.ndarray:
         """Prior covariance of the values of mutants (n,), (m,) -> (n, m): of effects, the level, and the slope.
@@ -160,9 +164,7 @@ class MutantPrior:
         position = self.position_kernel[np.ix_(position_a, position_b)]
         change = self.change_kernel[np.ix_(20 * wild[position_a] + new_a, 20 * wild[position_b] + new_b)]
         effects = (position * change + position + change) / 3  # three parts, so that the variance of an effect is 1
-        effects += RANKING_SPREAD**2 * np.outer(
-            self.features.ranking[position_a, new_a], self.features.ranking[position_b, new_b]
-        )
+        effects += RANKING_SPREAD**2 * np.outer(self.ranking[position_a, new_a], self.ranking[position_b, new_b])
         return sums_a @ effects @ sums_b.T
 
     def explained(self, tables: np.ndarray) -> np.ndarray:

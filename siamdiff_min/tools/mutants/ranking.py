@@ -55,7 +55,7 @@ class Ranking:
     @property
     def better(self) -> bool | None:
         """Whether the model is better than chance at new positions; None if too few were measured to say."""
-        return self.trust and self.trust.gain.is_more
+        return self.trust.better() if self.trust else None
 
     @property
     def verdict(self) -> str:
