@@ -294,6 +294,14 @@ def test_mutations_are_read_as_people_write_them(text, mutant):
     assert POSITIONS.name(POSITIONS.read(text)) == mutant
 
 
+def test_ranges_of_positions():
+    for text, expected in {"52": [0, 1, 3], "-3-0, B:52": [2, 3], "": []}.items():
+        assert np.flatnonzero(POSITIONS.within(text)).tolist() == expected
+    for text, message in {"52,60-70": "no residue 60-70", "x": "'x' is no range of residues like 5-60"}.items():
+        with pytest.raises(ConfigError, match=message):
+            POSITIONS.within(text)
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -409,15 +417,24 @@ def test_values_that_say_nothing_are_refused(rank, measured, message):
         rank(measured)
 
 
-def test_the_next_batch_is_of_the_size_that_is_asked_for(rank):
-    def batch(**sizes) -> list[str]:
-        return [row["mutation"] for row in rank(**sizes).next]
+def test_the_next_batch_is_as_it_is_asked_for(rank):
+    def batch(**wishes) -> list[str]:
+        return [row["mutation"] for row in rank(**wishes).next]
 
     every = batch(batch=2000, per_position=19)
     assert len(every) == 55 * 19 and not [name for name in every if name.startswith("M1")]  # 2GB1 begins with Met
     assert batch(batch=1) == batch()[:1]
-    with pytest.raises(ConfigError, match="must have one mutant at least, and one of a position"):
-        batch(per_position=0)
+    assert {name[:-1] for name in batch(positions="1")} == {"M1"}
+    numbers = {int(name[1:-1]) for name in batch(positions="5-30,40", not_positions="7,9-20")}
+    assert numbers == {5, 6, 8, *range(21, 31), 40}
+    assert {name[-1] for name in batch(types="DEK", not_types="k")} == {"D", "E"}
+    for wishes, message in [
+        ({"per_position": 0}, "must have one mutant at least, and one of a position"),
+        ({"types": "B"}, "'B' are no types like AVIL"),
+        ({"positions": "5", "not_positions": "1-9"}, "no mutant is left for the next batch"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            batch(**wishes)
 
 
 def test_chains_of_one_sequence_are_one_gene():

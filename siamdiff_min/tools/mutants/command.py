@@ -35,6 +35,10 @@ def run(args: Namespace) -> int:
         checkpoint=args.checkpoint,
         batch=args.batch,
         per_position=args.per_position,
+        positions=args.positions,
+        not_positions=args.not_positions,
+        types=args.types,
+        not_types=args.not_types,
     )
 
     # The next batch begins with a warning if the model says nothing of new positions.

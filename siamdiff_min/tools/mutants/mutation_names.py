@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
+
 from ...files import ConfigError
 from ...protein.constants import ONE_LETTER, RESIDUES
 from ...reading.structure import Structure
@@ -21,6 +23,7 @@ BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}
 PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; then brackets mean nothing
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "wild_type", "_wt"}
 SYNONYMOUS = {"=", "_sy"}  # the protein is the wild type's
+RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
 Key = tuple[str, int, str]  # chain, number by the author, insertion code
 
 
@@ -122,6 +125,40 @@ class Positions:
             changes[i] = word.new
         mutations = [Mutation(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
         return tuple(sorted(mutations))
+
+    def within(self, text: str) -> np.ndarray:
+        """Which positions are in ranges of the structure's numbers, as 5-60,80 or B:1-9 (P,). Raises ConfigError."""
+        chains, numbers, _ = map(np.array, zip(*self.keys))
+        found = np.zeros(len(self.keys), dtype=bool)
+        for part in filter(None, re.split(r"[,;\s]+", text)):
+            match = RANGE.fullmatch(part)
+            if not match:
+                raise ConfigError(f"{part!r} is no range of residues like 5-60")
+            chain, first, last = match.groups()
+            inside = (int(first) <= numbers) & (numbers <= int(last or first))
+            if chain:
+                inside &= chains == self.copy_of.get(chain, chain)
+            if not inside.any():
+                raise ConfigError(f"there is no residue {part}")
+            found |= inside
+        return found
+
+    def allowed(self, positions: str | None, not_positions: str, types: str | None, not_types: str) -> np.ndarray:
+        """Which mutations, by position and new type, may be in the next batch (P, 20). Raises ConfigError."""
+        new = letters(ONE_LETTER if types is None else types)
+        if positions is None:
+            places = np.array([not self.is_first_met(i) for i in range(len(self.wild))])
+        else:
+            places = self.within(positions)
+        return np.outer(places & ~self.within(not_positions), new & ~letters(not_types))
+
+
+def letters(text: str) -> np.ndarray:
+    """Which types are in a text such as AVIL or A,V: (20,). Raises ConfigError."""
+    found = {*text.upper()} - {*", ;/"}
+    if found - {*ONE_LETTER}:
+        raise ConfigError(f"{text!r} are no types like AVIL")
+    return np.isin([*ONE_LETTER], [*found])
 
 
 def are_copies(one: Mapping, two: Mapping) -> bool:

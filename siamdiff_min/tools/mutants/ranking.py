@@ -95,6 +95,10 @@ def rank_mutants(
     checkpoint: str | Path | None = None,
     batch: int = 96,
     per_position: int = 2,
+    positions: str | None = None,
+    not_positions: str = "",
+    types: str | None = None,
+    not_types: str = "",
 ) -> Ranking:
     """Rank all single mutants of a structure, by measured mutants if there are any.
 
@@ -105,7 +109,10 @@ def rank_mutants(
             The others are surroundings.
         shift: added to the numbers of the mutations.
         checkpoint: an encoder of your own, with a head for residue types, in place of both bundled ones.
-        batch: size of the next batch; of a position at most `per_position`. A chain's first Met stays.
+        batch: size of the next batch; of a position at most `per_position`.
+        positions, not_positions: those of the next batch, by the structure's numbers: "5-60,80". A chain's first Met
+            stays unless it is named here.
+        types, not_types: the new types of the next batch: "AVIL".
 
     Raises StructureError, and ConfigError for mutations that do not fit the structure.
     """
@@ -114,13 +121,14 @@ def rank_mutants(
         raise ConfigError("the next batch must have one mutant at least, and one of a position (--per-position)")
     if not isinstance(structure, Structure):
         structure = read_structure(structure)
-    positions = Positions.of(structure, chain)
-    known, notes = read_measurements(positions, measured, shift)
-    features = features_of(structure, positions.residues, BUNDLED if checkpoint is None else [str(checkpoint)])
+    numbering = Positions.of(structure, chain)
+    allowed = numbering.allowed(positions, not_positions, types, not_types)
+    known, notes = read_measurements(numbering, measured, shift)
+    features = features_of(structure, numbering.residues, BUNDLED if checkpoint is None else [str(checkpoint)])
 
     # The higher the score, the better. Without a model it is that of encoders and burial.
-    singles = [(Mutation(i, new),) for i in range(len(positions.wild)) for new in range(20)]
-    columns = {"mutation": np.array([positions.name(single) for single in singles])}
+    singles = [(Mutation(i, new),) for i in range(len(numbering.wild)) for new in range(20)]
+    columns = {"mutation": np.array([numbering.name(single) for single in singles])}
     effects = features.ranking
     score = effects.ravel()
     model = fit(features, known, -1 if lower_is_better else 1)
@@ -144,16 +152,18 @@ def rank_mutants(
     # The next batch takes a few of each position.
     chosen = []
     taken = Counter()
-    for position, row in zip(order // 20, rows):
-        if taken[position] < per_position and not positions.is_first_met(position):
-            taken[position] += 1
+    for x, row in zip(order, rows):
+        if allowed.flat[x] and taken[x // 20] < per_position:
+            taken[x // 20] += 1
             chosen.append(row)
+    if rows and not chosen:
+        raise ConfigError("no mutant is left for the next batch: all that are wanted were measured")
     return Ranking(
-        positions=positions,
+        positions=numbering,
         effects=np.where(own, 0, effects),
         rows=rows,
         next=chosen[:batch],
-        measured={positions.name(mutant): found.value for mutant, found in known.items()},
+        measured={numbering.name(mutant): found.value for mutant, found in known.items()},
         model=model,
         trust=trust.trust(model) if model else None,
         notes=notes,
