@@ -1,9 +1,9 @@
-"""Does this look like a protein? Four searches: its steps, its scale, its residues, and how dense it is.
+"""Does this look like a protein? Four searches: its scale, its residues, how dense it is, and copies of chains.
 
-    CA ---- 3.8 ---- CA    the steps in a chain: wide ones are of another order, or another unit
-    |                      between residues that follow in number: is this angstrom?
+    CA ---- 3.8 ---- CA    between residues that follow in number: is this angstrom?
+    |
     +- 12 at most - atom   from the CA to the atoms of its residue
-    cubes of a grid        too many atoms in one are nanometres or padding; too many with two CA are joined models
+    cubes of a grid        too many atoms in one are padding; too many with two CA are joined models
 
 What 1,727 real files have stands behind each bound. All are in angstrom.
 """
@@ -17,14 +17,11 @@ from ...protein.check import residue_name
 from ...protein.constants import CA
 from ...protein.protein import Protein
 
-MAX_SPACING, FEWEST = 10.0, 10  # between neighbours in a chain, from CA to CA (median 3.73 to 3.88); of so many or more
 MAX_REACH = 12.0  # from an atom to the CA of its residue; 10.0
-# Side of a cube, and the most that may be in it. Of 797,000 atoms in 433 chains at most 14, 14 and 1 are.
-MAX_DENSITY = ((4.5, 40, "atoms"), (10.0, 50, "CA atoms"), (1.0, 3, "CA atoms"))
+# Side of a cube, and the most that may be in it. Of 797,000 atoms in 433 chains at most 14 and 1 are.
+MAX_DENSITY = ((4.5, 40, "atoms"), (1.0, 3, "CA atoms"))
 # From CA to the CA with the next number: the median of every one of 1,500 real structures lies in 3.73 to 3.88.
 USUAL_STEP, MIN_STEP, MAX_STEP, FEWEST_STEPS = 3.8, 3.3, 4.4, 5
-DENSE_STEP = 1.0  # a shorter one is first looked at as what is too dense: nanometres, padding
-BOHR = 1.8897  # of them make an angstrom
 COPY_SIDE, MAX_COPIES = 2.0, 0.05  # side of a cube, and share of the CA that have another in theirs: 0 in 432 chains
 
 
@@ -38,22 +35,14 @@ def check_plausible(path, protein: Protein, chain_names: Sequence[str]) -> None:
     chain = protein.chain.cpu().numpy()[residue]
     number = protein.residue_number.cpu().numpy()[residue]
 
-    # From CA to CA in a chain.
-    steps = _length(alpha[1:] - alpha[:-1])
-    same_chain = chain[1:] == chain[:-1]
-    spacing = _median(steps[same_chain], FEWEST)
-    if spacing > MAX_SPACING:
-        detail = f"{spacing:.1f} angstrom from CA to CA in a chain (median), 3.8 in proteins: another unit or order?"
-        raise StructureError(path, "thinner than a protein", detail)
-
-    # The same between residues that follow each other in number, as breaks in a chain are no sign.
-    step = _median(steps[same_chain & (number[1:] == number[:-1] + 1)], FEWEST_STEPS)
-    scale = step / USUAL_STEP
-    guess = f"bohr? {BOHR:.2f} times too large" if abs(scale / BOHR - 1) < 0.03 else f"scaled by {scale:.2f}?"
-    detail = f"{step:.2f} angstrom from CA to the next CA (median), {USUAL_STEP} in proteins: {guess}"
-    wrong_scale = StructureError(path, "not the size of a protein", detail)
-    if step > MAX_STEP or DENSE_STEP <= step < MIN_STEP:
-        raise wrong_scale
+    # From CA to CA between residues that follow each other in number, as breaks in a chain are no sign.
+    follows = (chain[1:] == chain[:-1]) & (number[1:] == number[:-1] + 1)
+    steps = _length(alpha[1:] - alpha[:-1])[follows]
+    step = float(np.quantile(steps, 0.5, method="lower")) if len(steps) >= FEWEST_STEPS else USUAL_STEP
+    if not MIN_STEP <= step <= MAX_STEP:
+        found = f"{step:.2f} angstrom from CA to the next CA (median), {USUAL_STEP} in proteins"
+        detail = f"{found}: scaled by {step / USUAL_STEP:.2f}? another order? padding?"
+        raise StructureError(path, "not the size of a protein", detail)
 
     # From every atom to the CA of its residue.
     carbon_of = np.full(protein.num_residues, -1)
@@ -70,8 +59,6 @@ def check_plausible(path, protein: Protein, chain_names: Sequence[str]) -> None:
         if count.max(initial=0) > most:
             detail = f"over {most} {kind} in a cube of {side} angstrom: nanometres? padding?"
             raise StructureError(path, "denser than matter", detail)
-    if step < DENSE_STEP:
-        raise wrong_scale
 
     # Chains that lie on each other are the output of an aligner, or models that somebody joined.
     cube, count = _in_cubes(alpha, COPY_SIDE)
@@ -86,12 +73,6 @@ def check_plausible(path, protein: Protein, chain_names: Sequence[str]) -> None:
 def _length(vector: np.ndarray) -> np.ndarray:
     """Euclidean norm (N, 3) -> (N,). That of geometry.py would start torch's threads in every process that reads."""
     return np.sqrt(np.einsum("ij,ij->i", vector, vector))
-
-
-def _median(values: np.ndarray, fewest: int) -> float:
-    """The lower one of the two in the middle; the usual step if there are too few."""
-    middle = (len(values) - 1) // 2
-    return float(np.partition(values, middle)[middle]) if len(values) >= fewest else USUAL_STEP
 
 
 def _in_cubes(points: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray]:
