@@ -426,7 +426,7 @@ class Embedding(Run):
 
     def result(self, place):
         with np.load(f"{place}.npz") as arrays:
-            return files(place), {name: arrays[name].tolist() for name in arrays}
+            return files(place), {name: arrays[name].tobytes() for name in arrays}
 
 
 RUNS = {
