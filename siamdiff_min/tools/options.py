@@ -65,7 +65,7 @@ def mutants(argv: Sequence[str] | None = None) -> Namespace:
         "structure": {"type": Path, "help": "a PDB or mmCIF file, also .gz"},
         "--measured": {"type": Path, "help": "table of mutations (A52G, A52G/L60V, WT) and values"},
         "--name-column": {"help": "title of the mutations (default: name, or the first column)"},
-        "--value-column": {"help": "title of the values (default: value)"},
+        "--value-column": {"nargs": "+", "help": "titles of the values; each is ranked alone (default: value)"},
         "--missing": {"nargs": "+", "help": "words for a value that was not measured"},
         "--lower-is-better": {**FLAG, "help": "the smallest values are the best"},
         "--shift": {"type": int, "default": 0, "help": "add this to the numbers of the mutations (default: 0)"},

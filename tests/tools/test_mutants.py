@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -77,10 +78,12 @@ def few_tables(monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch, few_tables):
-    """Random features, at once."""
+    """Random features, at once; and how often they were asked for."""
     wild = STRUCTURE.protein.residue_type.numpy()
     features = replace(random_features(len(wild)), wild=wild)
-    monkeypatch.setattr(ranking_module, "features_of", lambda *_: features)
+    asked = Mock(return_value=features)
+    monkeypatch.setattr(ranking_module, "features_of", asked)
+    return asked
 
 
 @pytest.fixture
@@ -311,9 +314,11 @@ def test_ranges_of_positions():
         ),
         (["p.Trp52=", "A53G"], r"^1 mutations .*: Trp52= \(the structure has A\);"),
         (["A52G/A52K", "A52G"], r"A52K \(a second mutation there in A52G/A52K\)"),
+        (["A42G", "G42aK", "L-13P"], r"; all fit with --shift 10$"),
+        (["A-3G", "G-3aK", "L-58P"], r"^1 mutations .*: A-3G .* has L\); all fit with --shift 55$"),
         (
             ["A42G", "LA38G", "2-Jan"],
-            r"^nothing to learn from: 3 left out, no .*: A42G, LA38G, 2-Jan; --name-column",
+            r"^nothing to learn from: 3 left out, no .*: A42G, LA38G, 2-Jan; --name-column says which names",
         ),
     ],
 )
@@ -323,7 +328,7 @@ def test_misfits_are_one_sentence(texts, message):
 
 
 def test_a_table_of_mavedb_is_read(quick, tmp_path, capsys):
-    """Names of HGVS; synonymous rows are the wild type, and counted."""
+    """Its columns are found; synonymous rows are the wild type, and counted."""
     long = {letter: name.title() for letter, name in zip(ONE_LETTER, RESIDUES)}
     rows = []
     for name, value in MEASURED:
@@ -332,7 +337,7 @@ def test_a_table_of_mavedb_is_read(quick, tmp_path, capsys):
     rows += [("p.=", 0.0), ("p.Gly9=", 0.1), ("p.Gly9Gly", 0.1), ("_wt", 0.0), ("p.Thr2Ter", -3), ("p.Lys99Ala", 2)]
     lines = [f"urn:mavedb:1-a-1#{k},NA,NA,{name},{value}" for k, (name, value) in enumerate(rows)]
     lines = ["accession,hgvs_nt,hgvs_splice,hgvs_pro,score", *lines]
-    run(tmp_path, lines, "--name-column", "hgvs_pro", "--value-column", "score")
+    run(tmp_path, lines)
     said = capsys.readouterr().out
     assert f"{len(MEASURED)} mutants measured" in said
     assert "2 left out, no substitutions of residues in the structure, such as A52G or B:A52G: p.Thr2Ter, p." in said
@@ -477,6 +482,7 @@ def test_the_page_runs_as_printed(tmp_path, monkeypatch, capsys):
 
 def run(tmp_path: Path, lines: list[str], *options: str) -> Path:
     """The folder of the command's results for a table of these lines."""
+    tmp_path.mkdir(exist_ok=True)
     out, table = tmp_path / "out", tmp_path / "lab.csv"
     table.write_text("\n".join(lines))
     given = "--measured", str(table), "--out", str(out)
@@ -504,6 +510,23 @@ def test_the_wild_type_is_printed(quick, tmp_path, capsys):
     (printed,) = re.findall("^wild type .*: measured$", capsys.readouterr().out, flags=re.M)
     value, low, high = map(float, re.findall(r"-?\d+\.\d+", printed))
     assert low < -0.4 < high < low + 1.5 and abs(value + 0.4) < 0.1
+
+
+def test_several_properties_are_ranked_one_by_one(quick, tmp_path, capsys):
+    """Each as if it were alone, in a folder of its own; `read` has a gap."""
+    lines = ["mutation,dG / kcal,read", *(f"{name},{value},{k % 9}" for k, (name, value) in enumerate(MEASURED))]
+    lines[1] = lines[1].rpartition(",")[0] + ","
+    out = run(tmp_path, lines, "--value-column", "dG / kcal", "read", "--types", "KRE", "--not", "1-9")
+    said = capsys.readouterr()
+    assert "1 of 96 rows were not measured" in said.err
+    assert re.findall("^(dG.*|read|[0-9]+ mutants measured)$", said.out, re.M) == [
+        *("dG / kcal", "96 mutants measured", "read", "95 mutants measured")
+    ]
+    together = {path.name: (path / "next.tsv").read_text() for path in out.iterdir()}
+    assert together.keys() == {"dG _ kcal", "read"} and quick.call_count == 1
+    for title in ("dG / kcal", "read"):
+        alone = run(tmp_path / "alone", lines, "--value-column", title, "--types", "KRE", "--not", "1-9")
+        assert (alone / "next.tsv").read_text() == together[title.replace("/", "_")]
 
 
 def test_the_tables_of_the_study_are_those_of_its_answers():

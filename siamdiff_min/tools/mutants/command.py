@@ -7,18 +7,19 @@ files (docs/mutants.md).
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from ...files import printable, write_file, write_rows
 from ...reading.parse import read_structure
 from ...reading.structure import left_out
-from ..table.labels import read_table
+from ..table.labels import read_spreadsheet, read_table
 from .mutation_names import Positions
-from .ranking import rank_mutants
+from .ranking import Ranking, rank_mutants
 
 
 def run(args: Namespace) -> int:
-    """Rank the mutants that `options.mutants` asks for."""
-    measured = measurements(args)
+    """Rank the mutants that `options.mutants` asks for, for one property after the other."""
+    properties = measurements(args)
     structure = read_structure(args.structure)
     chains = structure.chain_names
     if sum(structure.dropped.values()):
@@ -26,42 +27,48 @@ def run(args: Namespace) -> int:
     if args.chain is None and len(chains) > 1:
         copies = [*Positions.of(structure, None).copy_of]
         print(f"chain {', '.join(copies)} of {', '.join(chains)}: --chain chooses others")
-    ranking = rank_mutants(
-        structure,
-        measured,
-        args.chain,
-        lower_is_better=args.lower_is_better,
-        shift=args.shift,
-        checkpoint=args.checkpoint,
-        batch=args.batch,
-        per_position=args.per_position,
-        positions=args.positions,
-        not_positions=args.not_positions,
-        types=args.types,
-        not_types=args.not_types,
-    )
-
-    # The next batch begins with a warning if the model says nothing of new positions.
-    warning = [[ranking.verdict]] if ranking.better is False else []
-    write_rows(args.out / "next.tsv", warning + cells(ranking.next))
-    write_rows(args.out / "mutants.tsv", cells(ranking.rows))
-    lines = "\n".join(map(printable, ranking.sentences))
-    write_file(args.out / "verdict.txt", f"{lines}\n".encode())
-    print(lines)
-    counts = f"next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)}), verdict.txt"
-    print(printable(f"{args.out}: {counts}"))
+    wishes = {name: value for name, value in vars(args).items() if name in rank_mutants.__kwdefaults__}
+    for title, measured in properties.items():
+        ranking = rank_mutants(structure, measured, args.chain, **wishes)
+        wishes["features"] = ranking.features
+        if title:
+            print(printable(title))
+        write_results(args.out / title.replace("/", "_"), ranking)
     return 0
 
 
-def measurements(args: Namespace) -> list[tuple[str, float]]:
-    """The mutations of the table and their values; what it says of itself goes to stderr. Raises StructureError."""
+def measurements(args: Namespace) -> dict[str, list[tuple[str, float]]]:
+    """The mutations of the table and their values, of every property. A single property has no name, "".
+
+    What the table says of itself goes to stderr. Raises StructureError.
+    """
     if not args.measured:
-        return []
-    table = read_table(args.measured, "regression", args.name_column, args.value_column, args.missing)
-    table.faults.check()
-    for note in table.notes:
-        print(f"note: {printable(note)}", file=sys.stderr)
-    return [(row.name, float(row.value)) for row in table.rows]
+        return {"": []}
+    # A table of MaveDB has accessions first, then names of HGVS, and a score.
+    titles = next(iter(read_spreadsheet(args.measured).values()), [])
+    name = args.name_column or ("hgvs_pro" if "hgvs_pro" in titles else None)
+    values = args.value_column or ["score" if name == "hgvs_pro" and "value" not in titles else None]
+    found = {}
+    for title in values:
+        table = read_table(args.measured, "regression", name, title, args.missing)
+        table.faults.check()
+        for note in table.notes:
+            print(f"note: {printable(note)}", file=sys.stderr)
+        found[title if len(values) > 1 else ""] = [(row.name, float(row.value)) for row in table.rows]
+    return found
+
+
+def write_results(folder: Path, ranking: Ranking) -> None:
+    """Write the tables and the verdict, and print it. Raises WriteError."""
+    # The next batch begins with a warning if the model says nothing of new positions.
+    warning = [[ranking.verdict]] if ranking.better is False else []
+    write_rows(folder / "next.tsv", warning + cells(ranking.next))
+    write_rows(folder / "mutants.tsv", cells(ranking.rows))
+    lines = "\n".join(map(printable, ranking.sentences))
+    write_file(folder / "verdict.txt", f"{lines}\n".encode())
+    print(lines)
+    counts = f"next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)}), verdict.txt"
+    print(printable(f"{folder}: {counts}"))
 
 
 def cells(rows: Sequence[dict]) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Mutations as people write them: A52G, A:A52aG, t2e, p.Ala12Val, A52G/L60V, WT."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +23,7 @@ BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}
 PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; then brackets mean nothing
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "wild_type", "_wt"}
 SYNONYMOUS = {"=", "_sy"}  # the protein is the wild type's
+MAX_SHIFT = 2000
 RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
 Key = tuple[str, int, str]  # chain, number by the author, insertion code
 
@@ -125,6 +126,15 @@ class Positions:
             changes[i] = word.new
         mutations = [Mutation(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
         return tuple(sorted(mutations))
+
+    def fitting_shift(self, texts: Iterable[str]) -> int:
+        """The smallest shift by which all mutations in some texts fit; 0 if none does. One or two may fit by chance."""
+        words = {word._replace(new="") for text in texts for word in map(parse, words_of(text)) if word}
+        places = {*enumerate(self.wild)}
+        for shift in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs):
+            if len(words) > 2 and all((self.position_of(word, shift), word.own) in places for word in words):
+                return shift
+        return 0
 
     def within(self, text: str) -> np.ndarray:
         """Which positions are in ranges of the structure's numbers, as 5-60,80 or B:1-9 (P,). Raises ConfigError."""

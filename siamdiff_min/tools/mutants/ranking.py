@@ -48,6 +48,7 @@ class Ranking:
     model: GaussianProcess | None  # None without measurements
     trust: Trust | None  # None if they are too few
     notes: list[str]  # on the measurements
+    features: PositionFeatures  # what the encoders say of the structure
 
     def __repr__(self) -> str:
         return f"Ranking({len(self.rows)} mutants, {len(self.measured)} measured: {self.verdict})"
@@ -99,6 +100,7 @@ def rank_mutants(
     not_positions: str = "",
     types: str | None = None,
     not_types: str = "",
+    features: PositionFeatures | None = None,
 ) -> Ranking:
     """Rank all single mutants of a structure, by measured mutants if there are any.
 
@@ -113,6 +115,7 @@ def rank_mutants(
         positions, not_positions: those of the next batch, by the structure's numbers: "5-60,80". A chain's first Met
             stays unless it is named here.
         types, not_types: the new types of the next batch: "AVIL".
+        features: those of an earlier Ranking of these chains by these encoders, which spare the minute for them.
 
     Raises StructureError, and ConfigError for mutations that do not fit the structure.
     """
@@ -124,7 +127,8 @@ def rank_mutants(
     numbering = Positions.of(structure, chain)
     allowed = numbering.allowed(positions, not_positions, types, not_types)
     known, notes = read_measurements(numbering, measured, shift)
-    features = features_of(structure, numbering.residues, BUNDLED if checkpoint is None else [str(checkpoint)])
+    encoders = BUNDLED if checkpoint is None else [str(checkpoint)]
+    features = features or features_of(structure, numbering.residues, encoders)
 
     # The higher the score, the better. Without a model it is that of encoders and burial.
     singles = [(Mutation(i, new),) for i in range(len(numbering.wild)) for new in range(20)]
@@ -167,6 +171,7 @@ def rank_mutants(
         model=model,
         trust=trust.trust(model) if model else None,
         notes=notes,
+        features=features,
     )
 
 
@@ -201,11 +206,12 @@ def values_of(
 
     What is no substitution, or of a residue that the structure lacks, is left out.
     """
+    pairs = [*(measured.items() if isinstance(measured, Mapping) else measured)]
     values = defaultdict(list)
     left_out = []
     synonymous = []
     wrong = []
-    for text, value in measured.items() if isinstance(measured, Mapping) else measured:
+    for text, value in pairs:
         if not isinstance(text, str) or not isinstance(value, Real) or np.isinf(value):
             raise ConfigError(f"{text!r}: {value!r} is no measured mutant: its name is text, its value a number or nan")
         try:
@@ -222,15 +228,17 @@ def values_of(
             values[mutant].append(value)
 
     # What does not fit, and what there is to say.
+    fits = positions.fitting_shift(text for text, _ in pairs) if wrong or not values else 0
+    all_fit = f"all fit with --shift {fits}" if fits else ""
     if wrong:
-        advice = "--shift N adds N to their numbers"
+        advice = all_fit or "--shift N adds N to their numbers"
         raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {first_three(wrong)}; {advice}")
     notes = []
     if left_out:
         those = f"no substitutions of residues in the structure, such as A52G or B:A52G: {first_three(left_out)}"
         notes.append(f"{len(left_out)} left out, {those}")
         if not values:
-            raise ConfigError(f"nothing to learn from: {notes[0]}; --name-column says which column names them")
+            raise ConfigError(f"nothing to learn from: {notes[0]}; {all_fit or '--name-column says which names them'}")
     if synonymous:
         notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
     return values, notes
