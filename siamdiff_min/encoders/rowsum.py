@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -62,12 +63,14 @@ class RowSum:
         A CPU makes few at a time, so that they stay in its cache. A GPU makes all.
         """
         rows = self.num_targets // r
-        size = BLOCK if x.device.type == "cpu" else max(1, rows)
-        begin = self.offsets[:: size * r].tolist() if size < rows else [0]
-        for first, start, end in zip(range(0, rows, size), begin, [*begin[1:], len(self.source)]):
-            offsets = self.offsets[first * r : (first + size) * r + 1] - start
-            sums = add_rows(x, self.source[start:end], offsets)
-            yield slice(first, first + size), sums.view(-1, r * x.shape[1])
+        width = r * x.shape[1]
+        if rows <= BLOCK or x.device.type != "cpu":
+            yield slice(rows), add_rows(x, self.source, self.offsets).view(-1, width)
+            return
+        begin = self.offsets[:: BLOCK * r].tolist()
+        for first, (start, end) in zip(range(0, rows, BLOCK), pairwise([*begin, len(self.source)])):
+            offsets = self.offsets[first * r : (first + BLOCK) * r + 1] - start
+            yield slice(first, first + BLOCK), add_rows(x, self.source[start:end], offsets).view(-1, width)
 
     @cached_property
     def transposed(self) -> RowSum:
