@@ -73,10 +73,10 @@ def stem(file: Path) -> str:
 @pytest.mark.repeats
 def test_embeddings_are_those_of_the_encoder_whatever_the_order_and_batch(checkpoint, files):
     encoder = siamdiff_min.load_encoder(checkpoint, "cpu")
-    structures = [read_structure(file) for file in files[:6]]
+    structures = [read_structure(file) for file in files[:4]]
     with torch.inference_mode():
         expected = [encoder(structure.protein).residue.numpy() for structure in structures]
-    for batch_nodes, order in [(None, range(6)), (10**6, (5, 3, 0, 1, 4, 2)), (500, range(6))]:
+    for batch_nodes, order in [(None, range(4)), (10**6, (3, 0, 1, 2)), (200, range(4))]:
         many = encoder.embed(*[files[i] for i in order], batch_nodes=batch_nodes)
         assert [e.id for e in many] == [stem(files[i]) for i in order]
         for i, embedding in zip(order, many):

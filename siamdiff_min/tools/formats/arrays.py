@@ -68,8 +68,7 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
     """A tensor of this shape, in which "R" stands for any size. Anything but a tensor is copied."""
     try:
         if not isinstance(value, Tensor):
-            array = np.array(value)
-            value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))  # NetCDF has the other
+            value = torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
         raise StructureError(name, "not an array of numbers", str(error)) from error
     if value.dtype in (torch.float16, torch.bfloat16) and name == "pos":
@@ -77,10 +76,8 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
         raise StructureError(name, "coordinates in half precision", detail)
     sizes = zip(shape, value.shape)
     if value.ndim != len(shape) or any(wanted not in (size, "R") for wanted, size in sizes):
-        is_batch = value.ndim == len(shape) + 1
-        advice = "; pack one protein for each, see Protein.pack" if is_batch else ""
         expected = str(shape).replace("'", "")
-        raise StructureError(name, f"of shape {tuple(value.shape)} in place of {expected}{advice}")
+        raise StructureError(name, f"of shape {tuple(value.shape)} in place of {expected}, of one protein")
     if not len(value):
         raise StructureError(name, "no residue in it")
     return value
@@ -88,15 +85,12 @@ def _array(name: str, value, *shape: str | int) -> Tensor:
 
 def _types(sequence, size: int, order: str) -> Tensor:
     """Indices into RESIDUES (R,), from a text, letters, or whole numbers that index into `order`."""
-    text = sequence.decode("latin-1") if isinstance(sequence, bytes) else sequence
-    cells = [*text] if isinstance(text, str) else np.asarray(text).flatten().tolist()
+    cells = [*sequence] if isinstance(sequence, str) else np.asarray(sequence).flatten().tolist()
     if len(cells) != size:
         raise StructureError("sequence", f"of {len(cells)} residues beside pos of {size}")
     types = []
     for row, cell in enumerate(cells):
-        letter = cell.decode("latin-1") if isinstance(cell, bytes) else cell
-        if type(cell) is int and 0 <= cell < len(order):
-            letter = order[cell]
+        letter = order[cell] if type(cell) is int and 0 <= cell < len(order) else cell
         if letter not in [*ONE_LETTER]:
             which = f"the 20 amino acids {ONE_LETTER}, and no number from 0 to 19, which count {order}"
             raise StructureError("sequence", f"{letter!r} is none of {which}", f"residue {row}")

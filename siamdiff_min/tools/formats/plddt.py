@@ -21,7 +21,6 @@ from ...reading.structure import Structure
 _PREDICTORS = re.compile(
     "(alphafold|colabfold|esmfold|openfold|omegafold|helixfold|rosettafold|boltz|chai|protenix)(?![a-z])", re.IGNORECASE
 )
-CONFIDENCE = ("_ma_qa_metric.", "_ma_qa_metric_local.", "_exptl.", "_software.")  # the tables that tell it
 MIN_HIGH = 20  # of pLDDT, 0 to 100, the 90th percentile: 53 in the worst model seen; errors in angstrom are .2 to 4
 MIN_MEAN = 0.5  # on the scale from 0 to 1, in a file that does not say what it is; errors of a good model are below
 
