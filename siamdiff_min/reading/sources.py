@@ -244,36 +244,32 @@ def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[s
 
 
 def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
-    """One source for every structure, with a name of its own; and the other files, with the reason."""
+    """One source for every structure, with a name of its own; and the other files, with the reason.
+
+    Of several files of one structure the first one of ENDINGS counts.
+    """
+    # The files that may be structures. No name leads out of the data.
     candidates: list[tuple[str, Source]] = []
     skipped: list[tuple[str, str]] = []
-    by_content = not any(ending_of(inside) for inside, _ in files)
+    no_endings = not any(ending_of(inside) for inside, _ in files)
     for inside, source in files:
         reason = why_skipped(inside)
-        if not reason or (by_content and reason == NOT_A_STRUCTURE):
-            candidates.append((inside, source))
+        if not reason or (no_endings and reason == NOT_A_STRUCTURE):
+            candidates.append((os.path.normpath(f"/./{inside}")[1:], source))
         else:
             skipped.append((str(source), reason))
-    sources, twice = one_of_each(candidates)
-    return sources, skipped + twice
-
-
-def one_of_each(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
-    """As `_named`, of (path, source). Of several files of one structure the first one of ENDINGS counts."""
-    # No name leads out of the data.
-    named = [(os.path.normpath(f"/./{inside}")[1:], source) for inside, source in files]
 
     def place(item: tuple[str, Source]) -> tuple:
         path, source = item
         ending = ending_of(path)
         return ENDINGS.index(ending) if ending else 0, without_ending(path), source.offset
 
+    # One file of each structure.
     chosen: dict[str, Source] = {}
     of_stem: dict[str, list[Source]] = {}
     alike: Counter = Counter()  # files of an archive that another file's structure is in
-    skipped: list[tuple[str, str]] = []
     is_different = part_or_none("is_different")
-    for path, source in sorted(named, key=place):
+    for path, source in sorted(candidates, key=place):
         stem = without_ending(path)
         others = of_stem.setdefault(stem, [])
         if others:

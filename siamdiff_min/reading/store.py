@@ -285,8 +285,7 @@ def finished_store(path: Path) -> Path | None:
         return path if b"siamdiff_min store" in head else None
     stores = [file.parent for file in sorted(path.glob(f"*/{META}"))]
     if len(stores) != 1:
-        names = ", ".join(folder.name for folder in stores)
-        raise StoreError(f"{path} has {len(stores)} finished stores{names and ', give one of them: '}{names}")
+        raise StoreError(f"{path} has {len(stores)} finished stores, give the folder of one")
     return stores[0]
 
 

@@ -202,7 +202,7 @@ def test_open_builds_once_and_again_when_the_data_change(folder, capsys):
     capsys.readouterr()
     assert len(open_store(folder)) == 11 and "seen 15" in capsys.readouterr().err
     assert len(open_store(first.path)) == 10
-    with pytest.raises(StoreError, match=rf"has 2 finished stores, give one of them: .*{first.path.name}"):
+    with pytest.raises(StoreError, match="has 2 finished stores, give the folder of one"):
         open_store(first.path.parent)
     with pytest.raises(ConfigError, match="is a finished store: nothing is built from it"):
         open_store(structure_files(first.path, each_chain=True))
