@@ -54,6 +54,7 @@ def report(argv: Sequence[str] | None = None) -> Namespace:
         "run": {"type": Path, "nargs": "+", "help": "folders of runs (--out of train.py or finetune.py)"},
         "--out": {"type": Path, "help": "the page (default: RUN/report.html; of several runs comparison.html)"},
         "--csv": {"type": Path, "help": "write every measure of every run to this table too"},
+        "--latex": {"type": Path, "help": "write mean ± sd, intervals and ranks to this file, as Tables 1 and 2"},
         "--figures": {"type": Path, "help": "write every picture to this folder, as PDF, SVG and PNG"},
     }
     return parser("One page to show: runs of train.py or finetune.py, drawn and compared.", options).parse_args(argv)

@@ -1,4 +1,4 @@
-"""Runs side by side: intervals that cover, seeds of one method as one run, tables on the page and as CSV."""
+"""Runs side by side: intervals that cover, seeds of one method as one run, tables on the page, as CSV and in LaTeX."""
 
 import csv
 import json
@@ -14,6 +14,7 @@ import pytest
 from processes import run
 from scipy import stats
 
+from benchmarks.probe_report import PAPER
 from siamdiff_min import cli
 from siamdiff_min.downstream.tasks import TASKS
 from siamdiff_min.encoders import ENCODERS
@@ -52,11 +53,15 @@ def made(name: str, values: np.ndarray, measure: str = "x") -> RunFolder:
     return RunFolder(name, {}, [], [], [], EARLIER, unfinished="", **of_held_out(seeds))
 
 
-def reported(tmp_path: Path, paths) -> tuple[str, list[dict]]:
-    """What `siamdiff report` writes of these runs: the page, the rows of the CSV file."""
-    page, table = tmp_path / "page.html", tmp_path / "table.csv"
-    assert cli.run("report", [*map(str, paths), "--out", str(page), "--csv", str(table)]) == 0
-    return page.read_text(), [*csv.DictReader(table.read_text().splitlines())]
+def reported(tmp_path: Path, paths) -> tuple[str, list[dict], list[list[str]]]:
+    """What `siamdiff report` writes of these runs: the page, the rows of the CSV file, those of the tabular."""
+    options = {name: tmp_path / f"table.{name}" for name in ("out", "csv", "latex")}
+    flags = [text for name, path in options.items() for text in (f"--{name}", str(path))]
+    assert cli.run("report", [*map(str, paths), *flags]) == 0
+    page, table, tabular = (path.read_text() for path in options.values())
+    _, *lines, _ = tabular.splitlines()
+    cells = [re.sub(r"\\\w+rule | \\\\$", "", line).split(" & ") for line in lines]
+    return page, [*csv.DictReader(table.splitlines())], cells
 
 
 # ---- intervals -------------------------------------------------------------------------------------------------------
@@ -121,13 +126,18 @@ def test_the_difference_of_paired_proteins_is_narrower():
 
 
 def test_runs_at_another_noise_are_not_compared(tmp_path):
-    """One whose baselines are others, by as little as .01 %."""
+    """One whose baselines are others, by as little as .01 %: no difference, no rank, nothing in bold."""
     proteins = np.random.default_rng(0).random((8, 4))
     noise = {"a": 2.9, "b": 2.9003, "c": 2.9}
     paths = [pretrained(tmp_path / name, proteins + k, noise=x) for k, (name, x) in enumerate(noise.items())]
     found = {row.run.name: row.difference for row in compare(read_runs(paths), "sequence_loss")}
     assert found["a"] == Difference() and found["b"] == Difference(why_not="held out at other noise")
     assert found["c"].gain == pytest.approx(2)
+    _, _, (_, *tabular) = reported(tmp_path, paths)
+    assert {line[-1] for line in tabular} == {"-", ""}
+    assert "bf{" not in str(tabular)
+    baselines = [line[1] for line in tabular[1::2]]
+    assert baselines == ["2.900", "2.900", "2.900"]
 
 
 def test_an_interval_ends_where_its_measure_does():
@@ -152,7 +162,7 @@ def test_a_measured_0_stays_and_the_first_run_is_the_first(tmp_path):
 
 
 def test_runs_scored_on_other_rows_are_not_compared(tmp_path):
-    """Two test splits, and five folds beside them: no difference; page and file say so."""
+    """Two test splits, and five folds beside them: no difference, no rank; page and file say so."""
     target = np.random.default_rng(0).normal(size=40)
     names = [f"s{i}" for i in range(40)]
     scored = {"a": (slice(30), None), "b": (slice(10, 40), None), "c": (slice(30), 5)}
@@ -163,16 +173,20 @@ def test_runs_scored_on_other_rows_are_not_compared(tmp_path):
         config = Namespace(task="table", labels="x.tsv", folds=folds)
         result = result_of(config, model, tested, {}, {})
         finish(tmp_path / name / "results.json", result, model, tested)
-    page, rows = reported(tmp_path, [tmp_path / name for name in "abc"])
+    page, rows, (_, *tabular) = reported(tmp_path, [tmp_path / name for name in "abc"])
     reasons = {(row["run"], row["difference"] + row["not compared"]) for row in rows}
     assert reasons == {("a", ""), ("b", "scored on other rows"), ("c", "scored on other rows")}
     assert page.count("<td>scored on other rows") == 2 * len({row["measure"] for row in rows})
+    assert [line[-1] for line in tabular] == ["-", ""] * 3
+    assert "bf{" not in str(tabular)
+    own = [baseline[1] for baseline in tabular[1::2]]
+    assert own[0] == own[2] != own[1]  # the mean of other rows
 
 
 def test_a_loss_that_is_another_sum_is_in_the_table_with_the_reason(tmp_path):
     options = "--method siamdiff", "--method diffpret", "--ablation small-noise", "--ablation no-sequence"
     paths = [pretrained(tmp_path / f"r{k}", np.ones((4, 2)), *x.split(), loss=4.0) for k, x in enumerate(options)]
-    _, rows = reported(tmp_path, paths)
+    _, rows, _ = reported(tmp_path, paths)
     reasons = [(row["mean"], row["not compared"]) for row in rows if row["measure"] == "loss"]
     assert reasons == [("4.0", ""), ("4.0", "another sum of losses")] * 2
 
@@ -214,7 +228,7 @@ def test_seeds_of_one_method_are_one_run(tmp_path):
 
 
 def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
-    """The numbers of the page and the CSV file are those of valid.tsv."""
+    """The numbers of the page, the CSV file and the tabular are those of valid.tsv."""
     rng = np.random.default_rng(0)
     proteins = 2 + rng.random((10, 1)) + 0.1 * rng.random((10, 4))
     for name, shifts in {"full": (0.0, 0.02, 0.04), "small": (0.1, 0.12, 0.14), "large": (0.5,)}.items():
@@ -224,9 +238,9 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
             pretrained(tmp_path / name / f"seed-{seed}", own, "--ablation", noise, seed=seed)
     names = ("full", "small", "large")
     paths = [tmp_path / name for name in names]
-    page, rows = reported(tmp_path, paths)
+    page, rows, tabular = reported(tmp_path, paths)
     assert [(row["measure"], row["run"]) for row in rows] == [(measure, run) for measure in MEASURES for run in names]
-    _, small, large = rows[:3]
+    full, small, large = rows[:3]
     runs = read_runs(paths)
     gain, interval, *_ = difference(runs[0], runs[1], "sequence_loss")
     found = [float(small[title]) for title in ("difference", "difference low", "difference high")]
@@ -241,6 +255,46 @@ def test_three_runs_of_pretraining_on_a_page_and_in_files(tmp_path):
     ):
         assert part in side_by_side
     assert side_by_side.count("sequence loss") == 1 and "N = 10 held-out proteins" in page and "dots: seeds" in page
+
+    # The tabular: the best bold, the interval behind it, the baseline below; no deviation of one seed.
+    mean, std, low, high = (f"{float(full[title]):.3f}" for title in ("mean", "std", "low", "high"))
+    best = rf"\textbf{{{mean}$\pm${std}}} {{\scriptsize $[{low}, {high}]$}}"
+    assert tabular[1] == ["full", best, tabular[1][2], r"\textbf{1.0}"] and "2.900" in tabular[2]
+    assert tabular[5][-1] == "3.0" and r"\pm" not in tabular[5][1]
+
+
+def scored(folder: Path, task: str, **measures: float) -> Path:
+    """A results.json with these means, of two seeds that are .1 apart."""
+    folder.mkdir(parents=True)
+    seeds = {str(k): {name: mean + 0.1 * k - 0.05 for name, mean in measures.items()} for k in (0, 1)}
+    content = {"test": seeds, "mean": measures, "config": {"task": task}, "direction": dict.fromkeys(measures, "max")}
+    content |= {"samples": 9, "counts": {"samples": 9, "structures": 9}}
+    (folder / "results.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_mean_ranks_are_those_of_table_2(tmp_path):
+    """From the means that the paper prints; equal ones share the better rank. Without one mean there is no rank.
+
+    Folders TASK/METHOD: one method on several tasks is one row.
+    """
+    paths = []
+    expected = {r"a\_b 50\%": "-"}
+    for method, (rank, auprc, fmax, auroc, *rho) in [*PAPER["residue"].items()][1:]:
+        expected[method] = f"{rank:.1f}"
+        paths.append(scored(tmp_path / "ec" / method, "ec", auprc=auprc, fmax=fmax))
+        paths.append(scored(tmp_path / "msp" / method, "msp", auroc=auroc))
+        paths.append(scored(tmp_path / "psr" / method, "psr", global_spearman=rho[0], mean_spearman=rho[1]))
+    paths.append(scored(tmp_path / "ec" / "a_b 50%", "ec", auprc=0.1, fmax=0.1))
+    _, _, (titles, *lines) = reported(tmp_path, paths)
+    ranks = {line[0].strip(): re.sub(r"\\textbf|[{}]", "", line[-1]) for line in lines[::2]}
+    assert ranks == expected and titles[1:4] == ["EC, AUPR", "EC, Fmax", "MSP, AUROC"]
+    assert lines[0][1].strip() == r"\textbf{0.878$\pm$0.071}"
+
+    # Two runs of one name and task cannot share a row.
+    paths.append(scored(tmp_path / "ec again" / "siamdiff", "ec", auprc=0.5))
+    with pytest.raises(SiamDiffError, match="have one name"):
+        reported(tmp_path, paths)
 
 
 @pytest.mark.full
@@ -265,3 +319,4 @@ def test_the_ablation_of_the_page(tmp_path, enzymes, monkeypatch):
         row = rows["small-noise", measure]
         assert row["seeds"] == "3" and row["difference over"] == "held-out proteins and seeds"
         assert float(row["difference low"]) < float(row["difference"]) < float(row["difference high"])
+    assert (tmp_path / "ablation.tex").read_text().count("scriptsize") >= 4

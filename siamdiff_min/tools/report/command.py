@@ -1,8 +1,9 @@
 """One page to show: `siamdiff report RUN...` draws runs of train.py or finetune.py, and compares several.
 
 The result comes first, with its interval, the baseline, and the predictions; of several runs the differences to the
-first one (`comparison.py`, also as CSV); then the curves, and the options. A page is one file without scripts, for wide
-screens and phones, dark and light. Its words are HTML (`captions.py`). The pictures (`figures.py`) need matplotlib.
+first one (`comparison.py`, also as CSV and LaTeX); then the curves, and the options. A page is one file without
+scripts, for wide screens and phones, dark and light. Its words are HTML (`captions.py`). Pictures (`figures.py`) need
+matplotlib.
 """
 
 from argparse import Namespace
@@ -44,11 +45,12 @@ th{color:var(--soft);font-weight:500}tr>*{white-space:nowrap}"""
 
 
 def run(args: Namespace) -> int:
-    """Write the table, the page and the pictures that `options.report` asks for. Raises SiamDiffError."""
+    """Write the tables, the page and the pictures that `options.report` asks for. Raises SiamDiffError."""
     sections = read_sections(args.run)
-    if args.csv:
-        tables.write_csv(args.csv, sections)
-        print(args.csv)
+    for path, write in ((args.csv, tables.write_csv), (args.latex, tables.write_latex)):
+        if path:
+            write(path, sections)
+            print(path)
     print(write_page(args.run, args.out, sections))
     if args.figures:
         write_pictures(args.figures, sections)

@@ -1,12 +1,16 @@
-"""Runs side by side as a table: on the page of `siamdiff report`, and in a CSV file with all digits.
+"""Runs side by side as a table: on the page of `siamdiff report`, in a CSV file with all digits, and in LaTeX.
 
-Every run stands beside the first one. Where the two cannot be compared, a cell says why.
+Every run stands beside the first one. Where the two cannot be compared, a cell says why, and LaTeX has no ranks.
 """
 
+import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from ...files import write_rows
+from ...files import SiamDiffError, printable, write_file, write_rows
+from ..evidence.verdict import less_is_better
 from ..evidence.wording import THAN, title_of
 from .captions import cell
 from .comparison import Difference, Row, compare
@@ -63,3 +67,71 @@ def write_csv(path: Path, sections: Sections) -> None:
 def with_sources(of: Row | Difference) -> list:
     """An interval and what it is over; empty cells if there is none."""
     return [*of.interval, of.sources] if of.interval else ["", "", ""]
+
+
+# ---- a tabular in LaTeX ----------------------------------------------------------------------------------------------
+
+
+def write_latex(path: Path, sections: Sections) -> None:
+    """Write a tabular with mean ranks, as Tables 1 and 2; below each run stands its baseline. Raises SiamDiffError.
+
+    Of several tasks, folders of one name are one method and row: ec/siamdiff, psr/siamdiff.
+    """
+    start = -1 if len(sections) > 1 else 0
+    methods = {run.name: "/".join(run.name.split("/")[start:]) for run in chain(*sections.values())}
+    names = [*dict.fromkeys(methods.values())]
+    columns = [[r"\toprule Method", *chain(*([rf"\midrule {escaped(name)}", "baseline"] for name in names))]]
+    total = dict.fromkeys(names, 0.0)  # of ranks
+    ranked = 0  # columns
+    for what, runs in sections.items():
+        task = runs[0].config.get("task", "table")
+        for measure, rows in results_of(runs).items():
+            of_names = {methods[row.run.name]: row for row in rows}
+            if len(of_names) < len(rows):
+                raise SiamDiffError(f"--latex {path}: two runs of {what} have one name. Rename a folder")
+
+            # Who is not measured has no mean rank.
+            ranks = ranks_of(of_names, less_is_better(measure, runs[0].results["direction"]))
+            ranked += bool(ranks)
+            for name in names:
+                total[name] += ranks.get(name, math.nan) if ranks else 0
+            cells = [cells_of(of_names.get(name), ranks.get(name)) for name in names]
+            title = f"{what if task == 'table' else task.upper()}, {title_of(measure)}"
+            columns.append([escaped(title), *chain(*cells)])
+
+    best = min(filter(math.isfinite, total.values()), default=0)
+    columns.append(["Mean rank"])
+    for value in total.values():
+        columns[-1] += [marked(f"{value / ranked:.1f}", value == best) if value > 0 else "-", ""]
+    lines = [" & ".join(row) + r" \\" for row in zip(*columns)]
+    head = rf"\begin{{tabular}}{{{'l' * len(columns)}}} % with the package booktabs"
+    write_file(path, "\n".join([head, *lines, r"\bottomrule \end{tabular}", ""]).encode())
+
+
+def ranks_of(rows: Mapping[str, Row], less: bool | None) -> dict[str, int]:
+    """The ranks of methods, 1 is the best; equal ones share the better rank. None if not all can be compared."""
+    refused = [row for row in rows.values() if row.difference.gain is None and row.difference.why_not]
+    if less is None or len(rows) < 2 or refused:
+        return {}
+    values = {name: row.mean if less else -row.mean for name, row in rows.items()}
+    return {name: 1 + sum(other < value for other in values.values()) for name, value in values.items()}
+
+
+def cells_of(row: Row | None, rank: int | None) -> list[str]:
+    """Mean ± standard deviation over seeds and interval of a run; its baseline."""
+    if row is None:
+        return ["-", "-"]
+    spread = "" if row.std is None else rf"$\pm${row.std:.3f}"
+    ends = r" {{\scriptsize $[{:.3f}, {:.3f}]$}}".format(*row.interval) if row.interval else ""
+    baseline = "-" if row.baseline is None else f"{row.baseline:.3f}"
+    return [marked(f"{row.mean:.3f}{spread}", rank == 1) + ends, baseline]
+
+
+def marked(cell: str, best: bool) -> str:
+    """The best in bold."""
+    return rf"\textbf{{{cell}}}" if best else cell
+
+
+def escaped(text: str) -> str:
+    """Text for LaTeX."""
+    return re.sub(r"[&%$#_{}]", r"\\\g<0>", printable(text))
