@@ -157,6 +157,23 @@ def test_two_ranks_share_one_build(tmp_path, enzymes):
     assert stores == ["data.store"] and verify(ProteinStore(folder)) is None
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("world, workers", [(1, 2), (2, 0), (3, 2)])
+def test_what_a_validation_keeps_changes_no_number_with_ranks_and_workers(world, workers, tmp_path, enzymes):
+    plugin = tmp_path / "keep_nothing.py"
+    plugin.write_text("from siamdiff_min.training import evaluation\n\nevaluation.MOST_KEPT = 0\n")
+    shutil.copytree(enzymes / "train", tmp_path / "data")
+    options = (
+        "--size tiny --level residue --epochs 2 1 --batch-size 1 --max-length 20 --valid-fraction .5 --valid-every 1"
+    )
+    options += f" --valid-every 1 --device cpu --threads 1 --num-workers {workers}"
+    for out, more in (("kept", []), ("not kept", ["--plugin", plugin])):
+        command = "train", "--data", tmp_path / "data", "--out", tmp_path / out, *options.split(), *more
+        assert finish(start(log := tmp_path / f"{out}.log", world, *command)) == [0] * world, log.read_text()
+    kept, made_anew = ((tmp_path / out / "valid.tsv").read_text() for out in ("kept", "not kept"))
+    assert kept == made_anew and kept.count("\n") > 4
+
+
 # ---- what `launch` asks of a GPU (a stand-in) and of the other processes ---------------------------------------------
 
 
