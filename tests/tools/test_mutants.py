@@ -25,6 +25,7 @@ from siamdiff_min.encoders.weights import load_encoder
 from siamdiff_min.pretraining.diffusion import hide_residues
 from siamdiff_min.protein.constants import ONE_LETTER, RESIDUES
 from siamdiff_min.reading.structure import Structure, join
+from siamdiff_min.tools.mutants import command as command_module
 from siamdiff_min.tools.mutants import ranking as ranking_module
 from siamdiff_min.tools.mutants import trust as trust_module
 from siamdiff_min.tools.mutants.log_odds import log_odds, type_head
@@ -298,11 +299,17 @@ def test_mutations_are_read_as_people_write_them(text, mutant):
 
 
 def test_ranges_of_positions():
-    for text, expected in {"52": [0, 1, 3], "-3-0, B:52": [2, 3], "": []}.items():
-        assert np.flatnonzero(POSITIONS.within(text)).tolist() == expected
-    for text, message in {"52,60-70": "no residue 60-70", "x": "'x' is no range of residues like 5-60"}.items():
-        with pytest.raises(ConfigError, match=message):
+    for text, expected in {"52": {0, 1, 3}, "-3-0, B:52": {2, 3}, "A:-9-99": {0, 1, 2}, "": set()}.items():
+        assert POSITIONS.within(text) == expected
+    for text, wrong in {"52,60-70": "60-70", "x": "x", "A:5-": "A:5-", "C:52": "C:52"}.items():
+        with pytest.raises(ConfigError, match=f"^'{wrong}' is no range of the structure's residues, such as 5-60"):
             POSITIONS.within(text)
+
+
+def test_the_first_met_of_every_chain_stays_unless_it_is_named():
+    keys = [*(("A", k, "") for k in (1, 2)), *(("B", k, "") for k in (1, 2))]
+    two = Positions([[k] for k in range(4)], keys, "MMMA", {"A": "A", "B": "B"})
+    assert two.wanted("", "") == {1, 3} and two.wanted("1", "B:1-2") == {0}
 
 
 @pytest.mark.parametrize(
@@ -435,7 +442,7 @@ def test_the_next_batch_is_as_it_is_asked_for(rank):
     assert {name[-1] for name in batch(types="DEK", not_types="k")} == {"D", "E"}
     for wishes, message in [
         ({"per_position": 0}, "must have one mutant at least, and one of a position"),
-        ({"types": "B"}, "'B' are no types like AVIL"),
+        ({"types": "A,V"}, "'A,V' are no types like AVIL"),
         ({"positions": "5", "not_positions": "1-9"}, "no mutant is left for the next batch"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -510,6 +517,36 @@ def test_the_wild_type_is_printed(quick, tmp_path, capsys):
     (printed,) = re.findall("^wild type .*: measured$", capsys.readouterr().out, flags=re.M)
     value, low, high = map(float, re.findall(r"-?\d+\.\d+", printed))
     assert low < -0.4 < high < low + 1.5 and abs(value + 0.4) < 0.1
+
+
+@pytest.mark.parametrize("options", [[], ["--lower-is-better"]])
+def test_the_map_is_blue_where_mutants_are_better(quick, tmp_path, monkeypatch, options):
+    """The wild type is white and has a cross, measured mutants have a dot."""
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    image, marks = Mock(side_effect=axes.imshow), Mock(side_effect=axes.plot)
+    monkeypatch.setattr(axes, "imshow", lambda *args, **how: image(*args, **how))
+    monkeypatch.setattr(axes, "plot", lambda *args, **how: marks(*args, **how))
+    out = run(tmp_path, lines_of([*MEASURED, ("WT", 0.5)]), *options)
+    assert (out / "map.png").read_bytes().startswith(b"\x89PNG") and "<svg" in (out / "map.svg").read_text()
+    (_, better), how = image.call_args
+    assert how["cmap"] == "RdBu" and how["vmin"] == -how["vmax"]  # red to blue, white is 0
+
+    # The best mutant of all is the bluest of those that were not measured.
+    (_, wild, cross), (_, position, new, dot) = (call.args for call in marks.call_args_list)
+    assert (cross, dot) == ("kx", "ko") and not better[wild, np.arange(56)].any()
+    assert {f"{i + 1}{ONE_LETTER[k]}" for i, k in zip(position, new)} == {name[1:] for name, _ in MEASURED}
+    better = better.copy()
+    better[new, position] = -np.inf
+    k, i = np.unravel_index(better.argmax(), better.shape)
+    _, best, *_ = (out / "mutants.tsv").read_text().splitlines()
+    assert best.split("\t")[0] == f"{ONE_LETTER[wild[i]]}{i + 1}{ONE_LETTER[k]}"
+
+
+def test_without_matplotlib_there_is_no_map(quick, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command_module, "find_spec", lambda _: None)
+    out = run(tmp_path, lines_of(MEASURED))
+    assert "map" not in capsys.readouterr().out.splitlines()[-1]
+    assert sorted(path.name for path in out.iterdir()) == ["mutants.tsv", "next.tsv", "verdict.txt"]
 
 
 def test_several_properties_are_ranked_one_by_one(quick, tmp_path, capsys):

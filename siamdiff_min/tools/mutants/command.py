@@ -7,12 +7,17 @@ files (docs/mutants.md).
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-from ...files import printable, write_file, write_rows
+import numpy as np
+
+from ...files import printable, replacing, write_file, write_rows
+from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ...reading.structure import left_out
 from ..table.labels import read_spreadsheet, read_table
+from .mutation_model import side_by_side
 from .mutation_names import Positions
 from .ranking import Ranking, rank_mutants
 
@@ -37,6 +42,30 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def write_map(folder: Path, ranking: Ranking) -> None:
+    """Write map.png and map.svg: positions by 20 types, in one row. Raises WriteError."""
+    from matplotlib.figure import Figure
+
+    better = ranking.model.sign * ranking.effects if ranking.model else ranking.effects
+    darkest = np.quantile(np.abs(better), 0.98)  # a few extremes must not make the others pale
+    figure = Figure((min(2 + 0.15 * len(better), 400), 4), layout="constrained")  # a PNG has 65,535 columns at most
+    axes = figure.add_subplot()
+    axes.imshow(better.T, cmap="RdBu", vmin=-darkest, vmax=darkest, aspect="auto")
+
+    # The wild type in every column, what was measured, and the names of positions and types.
+    axes.plot(ranking.features.wild, "kx")
+    if ranking.measured:
+        position, new, _ = side_by_side([*map(ranking.positions.read, ranking.measured)])
+        axes.plot(position, new, "ko", mec="white")
+    count = len(better)
+    axes.set_xticks(range(count), map(ranking.positions.label, range(count)), rotation=90, fontsize=7)
+    axes.set_yticks(range(20), ONE_LETTER)
+    axes.set_xlabel("blue: better; red: worse; dots: measured; crosses: the wild type")
+    for form in ("png", "svg"):
+        with replacing(folder / f"map.{form}") as file:
+            figure.savefig(file, format=form, dpi=150)
+
+
 def measurements(args: Namespace) -> dict[str, list[tuple[str, float]]]:
     """The mutations of the table and their values, of every property. A single property has no name, "".
 
@@ -46,11 +75,11 @@ def measurements(args: Namespace) -> dict[str, list[tuple[str, float]]]:
         return {"": []}
     # A table of MaveDB has accessions first, then names of HGVS, and a score.
     titles = next(iter(read_spreadsheet(args.measured).values()), [])
-    name = args.name_column or ("hgvs_pro" if "hgvs_pro" in titles else None)
-    values = args.value_column or ["score" if name == "hgvs_pro" and "value" not in titles else None]
+    name, value = ("hgvs_pro", "score") if {"hgvs_pro", "score"} <= {*titles} else (None, None)
+    values = args.value_column or [value]
     found = {}
     for title in values:
-        table = read_table(args.measured, "regression", name, title, args.missing)
+        table = read_table(args.measured, "regression", args.name_column or name, title, args.missing)
         table.faults.check()
         for note in table.notes:
             print(f"note: {printable(note)}", file=sys.stderr)
@@ -68,10 +97,13 @@ def write_results(folder: Path, ranking: Ranking) -> None:
     write_file(folder / "verdict.txt", f"{lines}\n".encode())
     print(lines)
     counts = f"next.tsv ({len(ranking.next)} mutants), mutants.tsv ({len(ranking.rows)}), verdict.txt"
+    if find_spec("matplotlib"):
+        write_map(folder, ranking)
+        counts += ", map.png, map.svg"
     print(printable(f"{folder}: {counts}"))
 
 
-def cells(rows: Sequence[dict]) -> list[list[str]]:
-    """Rows as text, the titles first."""
-    lines = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows]
+def cells(rows: Sequence[dict]) -> list[list]:
+    """Rows with short numbers, the titles first."""
+    lines = [[f"{x:.4g}" if isinstance(x, float) else x for x in row.values()] for row in rows]
     return [[*row] for row in rows[:1]] + lines

@@ -7,8 +7,6 @@ from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import numpy as np
-
 from ...files import ConfigError
 from ...protein.constants import ONE_LETTER, RESIDUES
 from ...reading.structure import Structure
@@ -23,7 +21,7 @@ BETWEEN = re.compile(r"[/+,;\s]+|(?<=\d[A-Z]):|(?<=[A-Za-z])[-_](?=[A-Za-z]{1,3}
 PREFIX = re.compile(r"([\w.]+:)?p\.\s*")  # of HGVS, with the accession of the sequence; then brackets mean nothing
 WILD_TYPE = {"wt", "wildtype", "wild-type", "wild type", "wild_type", "_wt"}
 SYNONYMOUS = {"=", "_sy"}  # the protein is the wild type's
-MAX_SHIFT = 2000
+SHIFTS = range(-2000, 2001)  # to try
 RANGE = re.compile(r"(?:(\w+):)?(-?\d+)(?:-(-?\d+))?")
 Key = tuple[str, int, str]  # chain, number by the author, insertion code
 
@@ -88,19 +86,15 @@ class Positions:
         """Every position by its key."""
         return {key: i for i, key in enumerate(self.keys)}
 
-    def name(self, mutant: Mutant) -> str:
-        """A mutant as text, such as A52G/L60V; with chains if there are several."""
-        several = len({*self.copy_of.values()}) > 1
-        words = []
-        for i, new in mutant:
-            chain, number, code = self.keys[i]
-            ahead = f"{chain}:" if several else ""
-            words.append(f"{ahead}{self.wild[i]}{number}{code}{ONE_LETTER[new]}")
-        return "/".join(words) or "WT"
+    def label(self, i: int) -> str:
+        """A position as text, such as A52; with its chain if there are several."""
+        chain, number, code = self.keys[i]
+        ahead = f"{chain}:" if len({*self.copy_of.values()}) > 1 else ""
+        return f"{ahead}{self.wild[i]}{number}{code}"
 
-    def is_first_met(self, i: int) -> bool:
-        """Whether a position is the first Met of a chain, at which translation begins."""
-        return self.wild[i] == "M" and (i == 0 or self.keys[i][0] != self.keys[i - 1][0])
+    def name(self, mutant: Mutant) -> str:
+        """A mutant as text, such as A52G/L60V."""
+        return "/".join(f"{self.label(i)}{ONE_LETTER[new]}" for i, new in mutant) or "WT"
 
     def position_of(self, word: Word, shift: int) -> int | None:
         """The position that a mutation is of. Its insertion code may be in the other case."""
@@ -127,48 +121,34 @@ class Positions:
         mutations = [Mutation(i, ONE_LETTER.index(new)) for i, new in changes.items() if new != self.wild[i]]
         return tuple(sorted(mutations))
 
-    def fitting_shift(self, texts: Iterable[str]) -> int:
-        """The smallest shift by which all mutations in some texts fit; 0 if none does. One or two may fit by chance."""
+    def other_shift(self, texts: Iterable[str], shift: int) -> str:
+        """The other shift with which all mutations in some texts fit, in words; "" if none. Two may fit by chance."""
         words = {word._replace(new="") for text in texts for word in map(parse, words_of(text)) if word}
         places = {*enumerate(self.wild)}
-        for shift in sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs):
-            if len(words) > 2 and all((self.position_of(word, shift), word.own) in places for word in words):
-                return shift
-        return 0
+        for other in sorted({*SHIFTS} - {shift}, key=abs):
+            if len(words) > 2 and all((self.position_of(word, other), word.own) in places for word in words):
+                return f"all fit with --shift {other}"
+        return ""
 
-    def within(self, text: str) -> np.ndarray:
-        """Which positions are in ranges of the structure's numbers, as 5-60,80 or B:1-9 (P,). Raises ConfigError."""
-        chains, numbers, _ = map(np.array, zip(*self.keys))
-        found = np.zeros(len(self.keys), dtype=bool)
+    def within(self, text: str) -> set[int]:
+        """The positions in ranges of the structure's numbers, as 5-60,80 or B:1-9. Raises ConfigError."""
+        found = set()
         for part in filter(None, re.split(r"[,;\s]+", text)):
             match = RANGE.fullmatch(part)
-            if not match:
-                raise ConfigError(f"{part!r} is no range of residues like 5-60")
-            chain, first, last = match.groups()
-            inside = (int(first) <= numbers) & (numbers <= int(last or first))
-            if chain:
-                inside &= chains == self.copy_of.get(chain, chain)
-            if not inside.any():
-                raise ConfigError(f"there is no residue {part}")
+            chain, first, last = match.groups() if match else ("", 1, 0)
+            numbers = range(int(first), int(last or first) + 1)
+            chain = self.copy_of.get(chain, chain)
+            inside = {i for (own, k, _), i in self.index.items() if k in numbers and own == (chain or own)}
+            if not inside:
+                raise ConfigError(f"{part!r} is no range of the structure's residues, such as 5-60")
             found |= inside
         return found
 
-    def allowed(self, positions: str | None, not_positions: str, types: str | None, not_types: str) -> np.ndarray:
-        """Which mutations, by position and new type, may be in the next batch (P, 20). Raises ConfigError."""
-        new = letters(ONE_LETTER if types is None else types)
-        if positions is None:
-            places = np.array([not self.is_first_met(i) for i in range(len(self.wild))])
-        else:
-            places = self.within(positions)
-        return np.outer(places & ~self.within(not_positions), new & ~letters(not_types))
-
-
-def letters(text: str) -> np.ndarray:
-    """Which types are in a text such as AVIL or A,V: (20,). Raises ConfigError."""
-    found = {*text.upper()} - {*", ;/"}
-    if found - {*ONE_LETTER}:
-        raise ConfigError(f"{text!r} are no types like AVIL")
-    return np.isin([*ONE_LETTER], [*found])
+    def wanted(self, positions: str, not_positions: str) -> set[int]:
+        """The positions of the next batch. Without `positions` a chain's first Met stays: translation begins there."""
+        chains = [chain for chain, _, _ in self.keys]
+        every = {i for i, own in enumerate(self.wild) if own != "M" or chains[i] in chains[:i]}
+        return (self.within(positions) or every) - self.within(not_positions)
 
 
 def are_copies(one: Mapping, two: Mapping) -> bool:

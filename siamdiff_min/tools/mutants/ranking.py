@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ import torch
 from ...encoders.weights import load_encoder
 from ...files import ConfigError, first_three
 from ...machine import progress
+from ...protein.constants import ONE_LETTER
 from ...reading.parse import read_structure
 from ...reading.structure import Structure
 from . import trust
@@ -27,13 +27,6 @@ from .trust import Trust
 BUNDLED = "siamdiff-residue", "siamdiff-atom"
 BETTER = "better than chance: worth using at new positions"
 NOT_BETTER = "not told apart from chance: do not use it at new positions"
-
-
-class Measurement(NamedTuple):
-    """What is known of one mutant."""
-
-    value: float  # mean over repeats
-    repeats: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +49,7 @@ class Ranking:
     @property
     def better(self) -> bool | None:
         """Whether the model is better than chance at new positions; None if too few were measured to say."""
-        return self.trust.better() if self.trust else None
+        return self.trust and self.trust.better()
 
     @property
     def verdict(self) -> str:
@@ -74,7 +67,7 @@ class Ranking:
         found = [self.verdict, *([f"{count} mutants measured"] if count else []), *self.notes]
         if self.model:
             (value,), (half,) = self.model.predict([()], noise=False)
-            how = "measured" if "WT" in self.measured else "it was not measured"
+            how = "measured" if "WT" in self.measured else "it was not measured, so the map is relative to an estimate"
             found.append(f"wild type {value:.3g} ({value - half:.3g} to {value + half:.3g}): {how}")
         return found + (self.trust.sentences if self.trust else [])
 
@@ -96,9 +89,9 @@ def rank_mutants(
     checkpoint: str | Path | None = None,
     batch: int = 96,
     per_position: int = 2,
-    positions: str | None = None,
+    positions: str = "",
     not_positions: str = "",
-    types: str | None = None,
+    types: str = ONE_LETTER,
     not_types: str = "",
     features: PositionFeatures | None = None,
 ) -> Ranking:
@@ -125,7 +118,10 @@ def rank_mutants(
     if not isinstance(structure, Structure):
         structure = read_structure(structure)
     numbering = Positions.of(structure, chain)
-    allowed = numbering.allowed(positions, not_positions, types, not_types)
+    places = numbering.wanted(positions, not_positions)
+    new_types = {*types.upper()} - {*not_types.upper()}
+    if not new_types <= {*ONE_LETTER}:
+        raise ConfigError(f"{types!r} are no types like AVIL")
     known, notes = read_measurements(numbering, measured, shift)
     encoders = BUNDLED if checkpoint is None else [str(checkpoint)]
     features = features or features_of(structure, numbering.residues, encoders)
@@ -157,7 +153,7 @@ def rank_mutants(
     chosen = []
     taken = Counter()
     for x, row in zip(order, rows):
-        if allowed.flat[x] and taken[x // 20] < per_position:
+        if x // 20 in places and ONE_LETTER[x % 20] in new_types and taken[x // 20] < per_position:
             taken[x // 20] += 1
             chosen.append(row)
     if rows and not chosen:
@@ -167,7 +163,7 @@ def rank_mutants(
         effects=np.where(own, 0, effects),
         rows=rows,
         next=chosen[:batch],
-        measured={numbering.name(mutant): found.value for mutant, found in known.items()},
+        measured={numbering.name(mutant): float(np.mean(values)) for mutant, values in known.items()},
         model=model,
         trust=trust.trust(model) if model else None,
         notes=notes,
@@ -180,8 +176,8 @@ def rank_mutants(
 
 def read_measurements(
     positions: Positions, measured: Mapping[str, float] | Iterable, shift: int
-) -> tuple[dict[Mutant, Measurement], list[str]]:
-    """The mean of every mutant and its repeats, and notes on what was measured.
+) -> tuple[dict[Mutant, list[float]], list[str]]:
+    """All values of every mutant, and notes on what was measured.
 
     Raises ConfigError for mutations that do not fit, and for mutants that all have one value.
     """
@@ -192,11 +188,10 @@ def read_measurements(
         notes.append(f"{len(variances)} mutants were measured more than once, with a scatter of {scatter:.3g}")
     if shift:
         notes.append(f"results have the structure's numbers: {shift:+} to the table's")
-    known = {mutant: Measurement(float(np.mean(x)), len(x)) for mutant, x in values.items()}
-    of_mutants = [found.value for mutant, found in known.items() if mutant]
-    if len(of_mutants) > 1 and len({*of_mutants}) == 1:
+    of_mutants = [np.mean(x) for mutant, x in values.items() if mutant]
+    if len(of_mutants) > 1 and not np.ptp(of_mutants):
         raise ConfigError(f"all mutants have the value {of_mutants[0]:g}: nothing can be learned from them")
-    return known, notes
+    return values, notes
 
 
 def values_of(
@@ -228,28 +223,28 @@ def values_of(
             values[mutant].append(value)
 
     # What does not fit, and what there is to say.
-    fits = positions.fitting_shift(text for text, _ in pairs) if wrong or not values else 0
-    all_fit = f"all fit with --shift {fits}" if fits else ""
+    fits = positions.other_shift([text for text, _ in pairs], shift) if wrong or not values else ""
     if wrong:
-        advice = all_fit or "--shift N adds N to their numbers"
+        advice = fits or "--shift N adds N to their numbers"
         raise ConfigError(f"{len(wrong)} mutations do not fit the structure: {first_three(wrong)}; {advice}")
     notes = []
     if left_out:
         those = f"no substitutions of residues in the structure, such as A52G or B:A52G: {first_three(left_out)}"
         notes.append(f"{len(left_out)} left out, {those}")
         if not values:
-            raise ConfigError(f"nothing to learn from: {notes[0]}; {all_fit or '--name-column says which names them'}")
+            raise ConfigError(f"nothing to learn from: {notes[0]}; {fits or '--name-column says which names them'}")
     if synonymous:
         notes.append(f"{len(synonymous)} synonymous, read as WT: {first_three(synonymous)}")
     return values, notes
 
 
-def fit(features: PositionFeatures, known: Mapping[Mutant, Measurement], sign: int) -> GaussianProcess | None:
-    """The model of what was measured; None of fewer than two mutants."""
+def fit(features: PositionFeatures, known: Mapping[Mutant, list[float]], sign: int) -> GaussianProcess | None:
+    """The model of the means of what was measured; None of fewer than two mutants."""
     if len({*known} - {()}) < 2:
         return None
-    y, repeats = np.array([*known.values()]).T
-    return GaussianProcess(MutantPrior(features, [*known], repeats), y, sign)
+    y = np.array([np.mean(values) for values in known.values()])
+    prior = MutantPrior(features, [*known], [*map(len, known.values())])
+    return GaussianProcess(prior, y, sign)
 
 
 # ---- what is known of every position ---------------------------------------------------------------------------------

@@ -68,8 +68,7 @@ def trust(model: GaussianProcess) -> Trust | None:
     """Compare the model with others on positions left out; None if there are too few of them."""
     # Of the mutants alone: the wild type has no position.
     mutants = [mutant for mutant in model.prior.mutants if mutant]
-    touched = frozenset().union(*map(positions_of, mutants))
-    if len(mutants) < FEWEST or len(touched) < FEWEST_POSITIONS:
+    if len(mutants) < FEWEST or membership(mutants).shape[1] < FEWEST_POSITIONS:
         return None
     mutated = model.prior.mutated
     y = model.y[mutated]
