@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -40,7 +40,8 @@ class RowSum:
             offsets = F.pad(count.cumsum(0, dtype=torch.int32), (1, 0))
             return RowSum(source.int(), offsets, num_sources, weight)
 
-        from scipy.sparse import coo_matrix
+        with warnings.catch_warnings():  # scipy leaves a filter of its own
+            from scipy.sparse import coo_matrix
 
         entry = np.ones(len(source), np.int8) if weight is None else weight.numpy()
         matrix = coo_matrix((entry, (target.int().numpy(), source.int().numpy())), (num_targets, num_sources))
@@ -67,10 +68,11 @@ class RowSum:
         if rows <= BLOCK or x.device.type != "cpu":
             yield slice(rows), add_rows(x, self.source, self.offsets).view(-1, width)
             return
-        begin = self.offsets[:: BLOCK * r].tolist()
-        for first, (start, end) in zip(range(0, rows, BLOCK), pairwise([*begin, len(self.source)])):
-            offsets = self.offsets[first * r : (first + BLOCK) * r + 1] - start
-            yield slice(first, first + BLOCK), add_rows(x, self.source[start:end], offsets).view(-1, width)
+        for first in range(0, rows, BLOCK):
+            offsets = self.offsets[first * r : (first + BLOCK) * r + 1]
+            source = self.source[offsets[0] : offsets[-1]]
+            sums = add_rows(x, source, offsets - offsets[0])
+            yield slice(first, first + BLOCK), sums.view(-1, width)
 
     @cached_property
     def transposed(self) -> RowSum:
