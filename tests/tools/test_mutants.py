@@ -8,7 +8,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -519,27 +519,40 @@ def test_the_wild_type_is_printed(quick, tmp_path, capsys):
     assert low < -0.4 < high < low + 1.5 and abs(value + 0.4) < 0.1
 
 
-@pytest.mark.parametrize("options", [[], ["--lower-is-better"]])
-def test_the_map_is_blue_where_mutants_are_better(quick, tmp_path, monkeypatch, options):
-    """The wild type is white and has a cross, measured mutants have a dot."""
+@pytest.fixture
+def drawn(monkeypatch) -> dict[str, Mock]:
+    """What is drawn on axes: their images, and their lines."""
     axes = pytest.importorskip("matplotlib.axes").Axes
-    image, marks = Mock(side_effect=axes.imshow), Mock(side_effect=axes.plot)
-    monkeypatch.setattr(axes, "imshow", lambda *args, **how: image(*args, **how))
-    monkeypatch.setattr(axes, "plot", lambda *args, **how: marks(*args, **how))
-    out = run(tmp_path, lines_of([*MEASURED, ("WT", 0.5)]), *options)
-    assert (out / "map.png").read_bytes().startswith(b"\x89PNG") and "<svg" in (out / "map.svg").read_text()
-    (_, better), how = image.call_args
-    assert how["cmap"] == "RdBu" and how["vmin"] == -how["vmax"]  # red to blue, white is 0
+    calls = {name: Mock(side_effect=getattr(axes, name)) for name in ("imshow", "plot")}
+    for name, call in calls.items():
+        monkeypatch.setattr(axes, name, partialmethod(call))
+    return calls
 
-    # The best mutant of all is the bluest of those that were not measured.
-    (_, wild, cross), (_, position, new, dot) = (call.args for call in marks.call_args_list)
-    assert (cross, dot) == ("kx", "ko") and not better[wild, np.arange(56)].any()
-    assert {f"{i + 1}{ONE_LETTER[k]}" for i, k in zip(position, new)} == {name[1:] for name, _ in MEASURED}
-    better = better.copy()
-    better[new, position] = -np.inf
-    k, i = np.unravel_index(better.argmax(), better.shape)
+
+@pytest.mark.parametrize("options", [[], ["--lower-is-better"]])
+def test_the_map_is_blue_where_mutants_are_better(quick, drawn, tmp_path, options):
+    """The wild type is white and has a cross, measured mutants have a dot."""
+    out = run(tmp_path, lines_of([*MEASURED, ("WT", 0.5)]), *options)
+    assert (out / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "map.svg").read_text()
+    (_, better), how = drawn["imshow"].call_args
+    assert how["cmap"] == "RdBu"  # red to blue, white is 0
+    assert how["vmin"] == -how["vmax"]
+
+    # Where the marks are.
+    crosses, dots = (call.args[1:] for call in drawn["plot"].call_args_list)
+    wild, _ = crosses
+    position, new, _ = dots
+    assert not better[wild, np.arange(56)].any()
+    marked = {f"{i + 1}{ONE_LETTER[k]}" for i, k in zip(position, new)}
+    assert marked == {name[1:] for name, _ in MEASURED}
+
+    # The best mutant is the bluest of those that were not measured.
+    others = better.copy()
+    others[new, position] = -np.inf
+    k, i = np.unravel_index(others.argmax(), others.shape)
     _, best, *_ = (out / "mutants.tsv").read_text().splitlines()
-    assert best.split("\t")[0] == f"{ONE_LETTER[wild[i]]}{i + 1}{ONE_LETTER[k]}"
+    assert best.startswith(f"{ONE_LETTER[wild[i]]}{i + 1}{ONE_LETTER[k]}\t")
 
 
 def test_without_matplotlib_there_is_no_map(quick, tmp_path, monkeypatch, capsys):
