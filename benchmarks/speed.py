@@ -79,8 +79,8 @@ def graph(args: argparse.Namespace) -> None:
         protein = builder.select_nodes(batch(size, level == "atom")).to(args.device)
         made, building = repeated(partial(builder, protein), *timing)
         (edge_in, edge_out, bins), lining = repeated(partial(line_graph, made, protein.pos, 8), *timing)
-        links = Links(edge_in, edge_out, bins, made.num_edges, made.num_edges, 8)
-        _, preparing = repeated(lambda links=links: fast.prepare(links, True, False).transposed, *timing)
+        links = edge_in, edge_out, bins, made.num_edges, made.num_edges, 8
+        _, preparing = repeated(lambda links=links: fast.at_results(Links(*links)).transposed, *timing)
         counts = [f"{n:,}" for n in (protein.num_proteins, protein.num_atoms, made.num_edges, len(edge_in))]
         times = [f"{seconds * 1e3:.1f}" for seconds in (building, lining, preparing)]
         print("| " + " | ".join([level, *counts, *times]) + " |", flush=True)
