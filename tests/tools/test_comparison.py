@@ -291,10 +291,12 @@ def test_mean_ranks_are_those_of_table_2(tmp_path):
     assert ranks == expected and titles[1:4] == ["EC, AUPR", "EC, Fmax", "MSP, AUROC"]
     assert lines[0][1].strip() == r"\textbf{0.878$\pm$0.071}"
 
-    # Two runs of one name and task cannot share a row.
-    paths.append(scored(tmp_path / "ec again" / "siamdiff", "ec", auprc=0.5))
-    with pytest.raises(SiamDiffError, match="have one name"):
-        reported(tmp_path, paths)
+
+def test_two_runs_of_one_name_and_task_share_no_row(tmp_path):
+    folders = {"ec": "ec", "ec again": "ec", "msp": "msp"}
+    paths = [scored(tmp_path / name / "siamdiff", task, auroc=0.5) for name, task in folders.items()]
+    _, _, (_, *lines) = reported(tmp_path, paths)
+    assert [line[0].strip() for line in lines[::2]] == [f"{name}/siamdiff" for name in folders]
 
 
 @pytest.mark.full

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ...files import SiamDiffError, printable, write_file, write_rows
+from scipy.stats import rankdata
+
+from ...files import printable, write_file, write_rows
 from ..evidence.verdict import less_is_better
 from ..evidence.wording import THAN, title_of
 from .captions import cell
@@ -73,39 +75,41 @@ def with_sources(of: Row | Difference) -> list:
 
 
 def write_latex(path: Path, sections: Sections) -> None:
-    """Write a tabular with mean ranks, as Tables 1 and 2; below each run stands its baseline. Raises SiamDiffError.
+    """Write a tabular with mean ranks, as Tables 1 and 2; below each run stands its baseline. Raises WriteError.
 
     Of several tasks, folders of one name are one method and row: ec/siamdiff, psr/siamdiff.
     """
-    start = -1 if len(sections) > 1 else 0
-    methods = {run.name: "/".join(run.name.split("/")[start:]) for run in chain(*sections.values())}
-    names = [*dict.fromkeys(methods.values())]
-    columns = [[r"\toprule Method", *chain(*([rf"\midrule {escaped(name)}", "baseline"] for name in names))]]
-    total = dict.fromkeys(names, 0.0)  # of ranks
-    ranked = 0  # columns
+    methods = methods_of(sections)
+    ranks: dict[str, list] = {method: [] for method in methods.values()}
+    heads = [[rf"\midrule {escaped(method)}", "baseline"] for method in ranks]
+    columns = [[r"\toprule Method", *chain(*heads)]]
     for what, runs in sections.items():
         task = runs[0].config.get("task", "table")
+        above = what if task == "table" else task.upper()
         for measure, rows in results_of(runs).items():
-            of_names = {methods[row.run.name]: row for row in rows}
-            if len(of_names) < len(rows):
-                raise SiamDiffError(f"--latex {path}: two runs of {what} have one name. Rename a folder")
+            of_methods = {methods[row.run.name]: row for row in rows}
+            places = ranks_of(of_methods, less_is_better(measure, runs[0].results["direction"]))
+            column = [escaped(f"{above}, {title_of(measure)}")]
+            for method in ranks:
+                ranks[method] += [places.get(method, math.inf)] if places else []
+                column += cells_of(of_methods.get(method), places.get(method))
+            columns.append(column)
 
-            # Who is not measured has no mean rank.
-            ranks = ranks_of(of_names, less_is_better(measure, runs[0].results["direction"]))
-            ranked += bool(ranks)
-            for name in names:
-                total[name] += ranks.get(name, math.nan) if ranks else 0
-            cells = [cells_of(of_names.get(name), ranks.get(name)) for name in names]
-            title = f"{what if task == 'table' else task.upper()}, {title_of(measure)}"
-            columns.append([escaped(title), *chain(*cells)])
-
-    best = min(filter(math.isfinite, total.values()), default=0)
-    columns.append(["Mean rank"])
-    for value in total.values():
-        columns[-1] += [marked(f"{value / ranked:.1f}", value == best) if value > 0 else "-", ""]
+    # The mean rank is over all columns that have ranks: who was not measured in one of them has none.
+    means = [sum(x) / len(x) if x else math.inf for x in ranks.values()]
+    best = min(means)
+    cells = [[marked(f"{x:.1f}", x == best) if x < math.inf else "-", ""] for x in means]
+    columns.append(["Mean rank", *chain(*cells)])
     lines = [" & ".join(row) + r" \\" for row in zip(*columns)]
     head = rf"\begin{{tabular}}{{{'l' * len(columns)}}} % with the package booktabs"
     write_file(path, "\n".join([head, *lines, r"\bottomrule \end{tabular}", ""]).encode())
+
+
+def methods_of(sections: Sections) -> dict[str, str]:
+    """What each run is called: by the last part of its name, unless that means two runs of one task."""
+    named = [(what, run.name, run.name.split("/")[-1]) for what, runs in sections.items() for run in runs]
+    short = len({(what, last) for what, _, last in named}) == len(named)
+    return {name: last if short else name for _, name, last in named}
 
 
 def ranks_of(rows: Mapping[str, Row], less: bool | None) -> dict[str, int]:
@@ -113,8 +117,8 @@ def ranks_of(rows: Mapping[str, Row], less: bool | None) -> dict[str, int]:
     refused = [row for row in rows.values() if row.difference.gain is None and row.difference.why_not]
     if less is None or len(rows) < 2 or refused:
         return {}
-    values = {name: row.mean if less else -row.mean for name, row in rows.items()}
-    return {name: 1 + sum(other < value for other in values.values()) for name, value in values.items()}
+    places = rankdata([row.mean if less else -row.mean for row in rows.values()], "min")
+    return dict(zip(rows, places.tolist()))
 
 
 def cells_of(row: Row | None, rank: int | None) -> list[str]:
