@@ -101,9 +101,12 @@ def world_size() -> int:
     text = os.environ.get("WORLD_SIZE", "").strip()
     if text in ("", "1"):
         return 1
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing or not text.isdecimal():
-        found = f"WORLD_SIZE is {text} in the environment, without {', '.join(missing) or 'a number'}"
+    names = ("RANK", "MASTER_PORT", "MASTER_ADDR")
+    values = [os.environ.get(name) or "missing" for name in names]
+    rank, port, address = values
+    if address == "missing" or not all(map(str.isdecimal, (text, rank, port))):
+        others = ", ".join(f"{name} is {value}" for name, value in zip(names, values))
+        found = f"WORLD_SIZE is {text} in the environment, {others}"
         wrong = ConfigError(f"{found}: start several processes with torchrun, or one after `unset WORLD_SIZE`")
         wrong.everywhere = False  # of this process, so it says so even if it is not the first
         raise wrong

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 from tqdm import tqdm
 
 from ..files import ConfigError, SiamDiffError, lock
@@ -24,6 +24,7 @@ from ..machine import Bar, choose_device, keep_few_plans, keep_freed_memory, pro
 from ..statistics import Statistic
 
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # SLURM can send the last one before the time is over
+MINUTE = timedelta(minutes=1)  # until a process says that it waits for others
 MEETING = timedelta(minutes=10)  # until all processes have to be there
 PATIENCE = timedelta(days=7)  # timeout of collectives; the others wait while rank 0 converts data
 STARTED = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many processes srun or mpirun has started
@@ -125,14 +126,34 @@ def prepare_gpu(rank: int, world: int, deterministic: bool) -> torch.device:
     return chosen
 
 
+def patiently(wait: Callable, reason: Callable):
+    """`wait` for a minute, then say the reason, if this process is to say it, and wait for ten more."""
+    try:
+        return wait(MINUTE)
+    except RuntimeError:
+        words = reason()
+        if words:
+            print(f"waiting     {words}. For one process alone: unset WORLD_SIZE", file=sys.stderr, flush=True)
+        return wait(MEETING)
+
+
 def meet(backend: str, rank: int, world: int) -> None:
     """Connect the processes, which exchange tensors by `backend`. Raises SiamDiffError."""
     try:
-        store, *_ = next(rendezvous("env://", rank, world, timeout=MEETING))
-        store.set_timeout(PATIENCE)
+        first = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # who holds the store
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, first
+        connect = partial(dist.TCPStore, *place, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
+        store = patiently(connect, lambda: f"the first of {world} processes is not here")
+
         # torchrun may keep this store through its restarts, with the stale addresses of those before.
         attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
         store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+        came = store.add("here", 1)
+        if came == world:
+            store.set("all", "here")
+        here = partial(store.add, "here", 0)
+        patiently(partial(store.wait, ["all"]), lambda: came == 1 and f"{here()} of {world} processes are here")
+        store.set_timeout(PATIENCE)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     except RuntimeError as error:
         help = "For one process alone: unset WORLD_SIZE"
