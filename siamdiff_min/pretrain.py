@@ -57,6 +57,7 @@ def run(config: Namespace) -> int:
             if ranks.rank == 0:
                 save_encoder(objective, state)
                 ranks.say(summary(state.metrics))
+            state.warn_of_infinite()
             ranks.say(f"encoder     {Path(config.out) / 'encoder.pt'}")
     return 0
 

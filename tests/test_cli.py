@@ -117,6 +117,7 @@ WRONG = {  # what cannot be done, of every command -> what is said
     "train --data nowhere": "nowhere: cannot be opened",
     "train --init-from nowhere": "could not read nowhere",
     "train --esm nowhere --encoder esm-gearnet": "nowhere: cannot be opened",
+    "train --resume nowhere": "could not read nowhere",
     "train --method angle --head-dim 8": "--head-dim is for diffpret and siamdiff",
     "train --encoder gearnt": "invalid choice: 'gearnt' (choose from",
     "finetune --eval-only nowhere": "could not read nowhere",
@@ -218,6 +219,12 @@ def test_interrupted_and_resumed_as_documented(tmp_path, few):
 
     said = train(*common, "--seed", 5, "--out", tmp_path / "b", status=1)
     assert "--seed was 0, is 5" in said
+    said = train(*common, "--resume", "never", "--out", tmp_path / "b", status=1)
+    assert "b holds checkpoints: choose another --out" in said
+    said = train(
+        *common, "--max-steps", 2, "--resume", tmp_path / "b" / "checkpoint-000000001.pt", "--out", tmp_path / "c"
+    )
+    assert "checkpoint-000000001.pt at step 1" in said
 
     head = weights.load_encoder_file(tmp_path / "a" / "encoder.pt")["seq_mlp"]
     assert len(head) == 6 and all(torch.equal(tensor, a[f"seq_mlp.{name}"]) for name, tensor in head.items())

@@ -226,9 +226,9 @@ def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled,
     assert results_of(out) == kept
 
 
-def test_a_run_goes_on_with_all_its_seeds(labelled, tmp_path):
+def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
     options = ["--task", "table", "--level", "residue", *labelled, *SMALL, "--seeds", 0, 1]
-    options += ["--out", tmp_path]
+    options += ["--out", tmp_path, "--resume", tmp_path]
     assert "resumed" not in finetune(*options, "--max-steps", 2)
     assert finetune(*options).count("resumed from") == 2
 
@@ -309,7 +309,7 @@ def test_a_resumed_run_remembers_the_best_epoch(minimised, tmp_path, before, cho
 
 def test_in_the_released_code_the_learning_rate_follows_the_training_loss(minimised):
     """It falls while the loss of PSR falls (differences.md, row 21)."""
-    assert minimised((1.0, 2.0, 3.0), "--preset", "official")[1] == ("loss", "max")
+    assert minimised((1.0, 2.0, 3.0), "--preset", "official", "--resume", "never")[1] == ("loss", "max")
 
 
 def test_what_cannot_be_is_said(tmp_path):

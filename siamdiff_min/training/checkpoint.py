@@ -14,7 +14,7 @@ from ..encoders.weights import CHECKPOINT, encoder_of, load_weights, read_weight
 from ..files import CheckpointError, ConfigError, printable
 from ..pretraining import OBJECTIVES
 from ..pretraining.objective import Objective
-from .config import FINETUNE, PRETRAIN, flag, replace, settled
+from .config import FINETUNE, PRETRAIN, fitting, flag, replace, settled
 
 NAME = re.compile(r"checkpoint-[0-9]{9}\.pt")  # no other file of a folder is ever removed
 
@@ -48,11 +48,11 @@ def latest(folder: Path, say: Callable[[str], None] = print) -> tuple[Path, dict
     return None
 
 
-def check_resumable(config: Namespace, before: Mapping, path: Path, compared: bool = False) -> None:
+def check_resumable(config: Namespace, before: Mapping, path: Path, world: int = 1, compared: bool = False) -> None:
     """Raise ConfigError, and name the options, if some differ from those of the checkpoint at `path` (`before`).
 
-    An option that it does not know counts as its default. A global batch may be cut into other parts, unless the
-    proteins of a part are `compared` with each other.
+    An option that it does not know counts as its default. A global batch may be cut into other parts, for `world`
+    processes, unless the proteins of a part are `compared` with each other.
     """
     # What the checkpoint does not know, it would have had by default.
     subject, options = ("task", FINETUNE) if "task" in config else ("method", PRETRAIN)
@@ -77,7 +77,13 @@ def check_resumable(config: Namespace, before: Mapping, path: Path, compared: bo
     changed = "; ".join(f"{flag(name)} was {before.get(name)!r}, is {value!r}" for name, value in now.items())
     help = f"Choose another --out, or start from its weights with --init-from {path}"
     if "global_batch_size" in now:
-        help += f". Or give {flag('global_batch_size', before['global_batch_size'])}"
+        together = before["global_batch_size"]
+        size = before["batch_size"]
+        fits = fitting(together, world, size)
+        if fits == size or (fits and not compared):
+            help += f". With {flag('global_batch_size', together)} {flag('batch_size', fits)} it goes on"
+        else:
+            help += f". It goes on with {together // size} processes, or a number that divides it"
     raise ConfigError(f"cannot resume {path} with other options: {changed}. {help}")
 
 

@@ -112,6 +112,7 @@ OPTIONS = {  # group of --help -> its options, in order
     ],
     "checkpoints": [
         both("out", "folder of the run", **FREE),
+        both("resume", "auto or --out (its newest whole checkpoint, if any), never, or a checkpoint", "auto", **FREE),
         both("save_every", "steps between checkpoints; one is written after every epoch too", 1000, **FREE, type=COUNT),
         both("keep", "checkpoints kept", 2, **FREE, type=COUNT),
         both("log_every", "steps between lines of metrics.jsonl", 20, **FREE, type=COUNT),
@@ -242,8 +243,21 @@ def settled(config: Namespace, subject: str, source: Mapping, world: int | None)
     config = filled(config, {"out": folder(config), "global_batch_size": together, "num_workers": workers})
     if config.global_batch_size % together:
         problem = f"{flag('global_batch_size', config.global_batch_size)} is not a multiple of {world} processes x "
-        raise ConfigError(f"{problem}{flag('batch_size', config.batch_size)} = {together}")
+        size = fitting(config.global_batch_size, world, config.batch_size)
+        help = f"Take {flag('batch_size', size)}" if size else "Take a multiple, or other processes"
+        raise ConfigError(f"{problem}{flag('batch_size', config.batch_size)} = {together}. {help}")
+
+    # Which checkpoint it goes on from.
+    if os.path.realpath(config.resume) == os.path.realpath(config.out):  # with all its seeds
+        return replace(config, resume="auto")
+    if config.resume not in ("auto", "never"):
+        find_weights(config.resume)
     return config
+
+
+def fitting(together: int, world: int, most: int) -> int:
+    """The largest batch size up to `most` of which `world` processes make a global batch of `together`; 0 without."""
+    return max((size for size in range(1, most + 1) if together % (world * size) == 0), default=0)
 
 
 def filled(config: Namespace, *sources: Mapping) -> Namespace:

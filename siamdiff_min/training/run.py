@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from ..encoders.weights import find_weights, load_weights, not_readable
+from ..encoders.weights import CHECKPOINT, find_weights, load_weights, not_readable, read_weights
 from ..files import ConfigError, checksum, write_file, writing
 from ..machine import Bar, peak_memory, versions
 from . import checkpoint
@@ -114,6 +114,7 @@ class Run:
         self.epoch = 0
         self.epoch_loss = 0.0  # sum over the steps of this epoch
         self.window: deque[list[Record]] = deque(maxlen=config.log_every)  # the logs of the stage's last steps
+        self.measured: dict[str, float] = {}  # by the last validation
         self.before = (0.0, 0.0)  # seconds of the clock and of the CPU, before this process went on
         self.start = time.perf_counter()
         self.cpu_start = time.process_time()
@@ -135,10 +136,17 @@ class Run:
             checkpoint.save(Path(self.config.out), self.step, state, self.config.keep)
 
     def restore(self) -> None:
-        """Go on from the newest whole checkpoint in --out, if there is one."""
-        # The same for all processes.
+        """Go on from the checkpoint that --resume asks for, if it exists."""
+        # Which one; the same for all processes.
         out = Path(self.config.out)
-        saved = checkpoint.latest(out, self.ranks.say)
+        resume = self.config.resume
+        beside = Path(resume).resolve().parent == out.resolve() and resume != "never"
+        if resume == "auto":
+            saved = checkpoint.latest(out, self.ranks.say)
+        elif checkpoint.checkpoints(out) and not beside:
+            raise ConfigError(f"{out} holds checkpoints: choose another --out, remove them, or take --resume auto")
+        else:
+            saved = None if resume == "never" else (Path(resume), read_weights(resume, CHECKPOINT))
         name = saved and saved[0].name
         if len(set(self.ranks.all_gather([name]))) > 1:
             raise ConfigError(f"not all processes see the same checkpoints in {out}: it must lie on a shared disk")
@@ -148,7 +156,7 @@ class Run:
         # Whether it is of this run: the same options, data and code.
         path, state = saved
         compared = getattr(self.objective, "compared", 1) > 1
-        checkpoint.check_resumable(self.config, state["config"], path, compared)
+        checkpoint.check_resumable(self.config, state["config"], path, self.ranks.world, compared)
         changed = []
         for (name, now), was in zip(self.trained_on.items(), state["data"]):
             if was != now:
@@ -179,6 +187,9 @@ class Run:
 
     def describe(self) -> None:
         """Write options.json, which says of the folder: by which command, from which data, how many steps."""
+        path = Path(self.config.out) / "options.json"
+        if path.exists() and b'"command": ' not in path.read_bytes()[:20]:
+            raise ConfigError(f"{path} was not written by a run: choose another --out, or remove it")
         content = {
             "command": f"{sys.argv[0]} {shlex.join(sys.argv[1:])}",
             "options": vars(self.config),
@@ -188,7 +199,13 @@ class Run:
             "data": {name: self.trained_on[name] for name in ("samples", "fingerprint")},
             "steps": self.last_step,
         }
-        write_file(Path(self.config.out) / "options.json", json.dumps(content, indent=1, default=str).encode())
+        write_file(path, json.dumps(content, indent=1, default=str).encode())
+
+    def warn_of_infinite(self) -> None:
+        """Say which losses of the last validation are no numbers."""
+        bad = [name for name, value in self.measured.items() if name.endswith("loss") and not math.isfinite(value)]
+        if bad:
+            self.ranks.say(f"warning     of the held-out {self.unit}, {', '.join(bad)} is not finite")
 
     def prepare(self) -> None:
         """Set epoch, stage and learning rate of the next step."""
@@ -232,6 +249,8 @@ class Run:
             if self.staged:
                 at += f"  stage {self.stage}"
             self.ranks.say(f"{at}  valid, {values['samples']} {self.unit}: {shown(values)}")
+            self.measured = values
+            self.warn_of_infinite()
         if self.ranks.rank == 0:
             stage = {"stage": self.stage} if self.staged else {}
             line = {"step": self.step, "epoch": self.epoch, **stage, "split": split, **values}
@@ -243,8 +262,13 @@ class Run:
 
 
 def plugins(config: Namespace) -> dict[str, str]:
-    """The files of --plugin, each with its checksum."""
-    return {file: checksum(Path(file)) for file in config.plugin or []}
+    """The files of --plugin and what they have imported from beside themselves, with their checksums."""
+    files = [Path(file).resolve() for file in config.plugin or []]
+    names = [name.replace(".", "/") for name in sys.modules if not name.startswith("siamdiff_min")]
+    ends = [name + end for name in names for end in (".py", "/__init__.py")]
+    beside = [file.parent / end for file in files for end in ends]
+    files += sorted(filter(Path.is_file, beside))
+    return {str(file): checksum(file) for file in files}
 
 
 def provenance(config: Namespace, ranks: Ranks) -> dict:

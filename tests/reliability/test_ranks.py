@@ -112,9 +112,8 @@ def test_a_run_of_one_process_goes_on_with_two_as_its_error_says(tmp_path):
     log = tmp_path / "log"
     assert finish(start(log, 1, "framed", tmp_path / "out", *begin, "--max-steps", "3")) == [0]
     assert finish(start(log, 2, "framed", tmp_path / "out", *begin)) == [1, 1]
-    (advice,) = re.findall(r"Or give (.*)$", log.read_text(), flags=re.M)
-    given = *begin, *advice.split(), "--batch-size", "2"
-    assert finish(start(log, 2, "framed", tmp_path / "out", *given)) == [0, 0]
+    (advice,) = re.findall(r"With (.*) it goes on", log.read_text())
+    assert finish(start(log, 2, "framed", tmp_path / "out", *begin, *advice.split())) == [0, 0]
     said = "2 processes with parts of 2, before 1 processes with parts of 4: batch norm, rounding, noise of other parts"
     assert said in log.read_text()
     steps = [line["step"] for line in lines(tmp_path / "out") if line["split"] == "train"]
@@ -244,8 +243,10 @@ def test_a_second_process_of_srun_is_told_of_torchrun(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "variables, said",
     [
-        ({"WORLD_SIZE": 2}, "is 2 in the environment, without RANK, MASTER_ADDR, MASTER_PORT: start several"),
-        (PLACE | {"WORLD_SIZE": "two"}, "WORLD_SIZE is two in the environment, without a number: start"),
+        ({"WORLD_SIZE": 2}, "is 2 in the environment, RANK is missing, MASTER_PORT is missing, MASTER_ADDR is missing"),
+        (PLACE | {"WORLD_SIZE": "two"}, "WORLD_SIZE is two in the environment, RANK is 0, MASTER_PORT is 1, "),
+        (PLACE | {"WORLD_SIZE": 2, "RANK": "x"}, "WORLD_SIZE is 2 in the environment, RANK is x"),
+        (PLACE | {"WORLD_SIZE": 2, "MASTER_PORT": "y"}, r"MASTER_PORT is y, MASTER_ADDR is \S+: start several"),
     ],
 )
 def test_half_of_what_torchrun_sets_is_a_sentence(variables, said, monkeypatch):
@@ -258,16 +259,18 @@ def test_half_of_what_torchrun_sets_is_a_sentence(variables, said, monkeypatch):
         assert ranks.world_size() == 1
 
 
-def test_who_waits_for_processes_that_do_not_come_says_so(monkeypatch):
-    """The second of two is never started."""
+@pytest.mark.parametrize("rank, said", [(0, "1 of 2 processes are here"), (1, "the first of 2 processes is not here")])
+def test_who_waits_for_processes_that_do_not_come_says_so(rank, said, monkeypatch, capsys):
+    """One of two is never started."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    set_environment(monkeypatch, **PLACE | {"WORLD_SIZE": 2, "MASTER_PORT": port})
-    monkeypatch.setattr(ranks, "MEETING", timedelta(seconds=1))
-    said = r"the 2 processes of this run cannot meet: .*1/2 clients joined.* unset WORLD_SIZE"
-    with pytest.raises(SiamDiffError, match=said), ranks.launch("cpu"):
+    set_environment(monkeypatch, **PLACE | {"WORLD_SIZE": 2, "MASTER_PORT": port, "RANK": rank})
+    for name, seconds in (("MINUTE", 0.2), ("MEETING", 1)):
+        monkeypatch.setattr(ranks, name, timedelta(seconds=seconds))
+    with pytest.raises(SiamDiffError, match="the 2 processes of this run cannot meet"), ranks.launch("cpu"):
         pass
+    assert capsys.readouterr().err.count(f"waiting     {said}. For one process alone: unset WORLD_SIZE") == 1
 
 
 @pytest.mark.parametrize(

@@ -120,22 +120,26 @@ def test_a_run_goes_on_with_other_processes_as_the_error_says(before, now, metho
     """The same global batch, in parts that fit; a contrast of the proteins of a part needs the same parts."""
     line = f"--method {method} {LINES[method]}"
     saved = vars(pretrain(line, before))
-    together, size = saved["global_batch_size"], saved["batch_size"]
+    together = saved["global_batch_size"]
     compared = method == "multiview"
-    said = f"with other options: --global-batch-size was .* Or give --global-batch-size {together}$"
-    with pytest.raises(ConfigError, match=said):
-        check_resumable(pretrain(line, now), saved, "x", compared)
-    fits = max((part for part in range(1, size + 1) if together % (now * part) == 0), default=0)
-    if not fits:
-        with pytest.raises(ConfigError, match=f"{together} is not a multiple of {now} processes x"):
-            pretrain(f"{line} --global-batch-size {together}", now)
+    with pytest.raises(ConfigError, match="cannot resume x with other options: --global-batch-size was") as error:
+        check_resumable(pretrain(line, now), saved, "x", now, compared)
+    advice = re.search(r"With (--global-batch-size \d+ --batch-size \d+) it goes on", str(error.value))
+    assert bool(advice) == (together % (now * saved["batch_size"] if compared else now) == 0)
+    if advice:
+        check_resumable(pretrain(f"--method {method} {advice[1]}", now), saved, "x", now, compared)
         return
-    kept = pretrain(f"--method {method} --global-batch-size {together} --batch-size {fits}", now)
-    if compared and fits != size:
-        with pytest.raises(ConfigError, match=f"other options: --batch-size was {size}, is {fits}"):
-            check_resumable(kept, saved, "x", compared)
-    else:
-        check_resumable(kept, saved, "x", compared)
+    (processes,) = re.findall(r"It goes on with (\d+) processes", str(error.value))
+    check_resumable(pretrain(f"{line} --global-batch-size {together}", int(processes)), saved, "x")
+
+
+def test_a_batch_that_does_not_fit_names_one_that_does():
+    with pytest.raises(
+        ConfigError, match=r"2 is not a multiple of 2 processes x --batch-size 2 = 4\. Take --batch-size 1"
+    ):
+        pretrain("--batch-size 2 --global-batch-size 2", 2)
+    with pytest.raises(ConfigError, match="Take a multiple, or other processes"):
+        pretrain("--batch-size 2 --global-batch-size 4", 3)
 
 
 def test_an_option_that_a_checkpoint_does_not_know_counts_as_its_default(monkeypatch):

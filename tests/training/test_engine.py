@@ -227,12 +227,14 @@ def test_a_gradient_that_is_not_finite_stops_too(tmp_path, monkeypatch):
     "content", ["my notes", "my notes\n", '{"step": 1, "loss": 2}\n', '{"step": 3, "epoch": 0, oops\n', "{}", "\n"]
 )
 def test_a_metrics_jsonl_of_the_user_is_left_alone(content, tmp_path):
-    """What a kill cut off is ours."""
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(content)
-    with pytest.raises(SiamDiffError, match=r"metrics.jsonl is damaged, or not written by a run: choose another --out"):
-        train(configure(tmp_path, "--max-steps", 3))
-    assert path.read_text() == content and os.listdir(tmp_path) == ["metrics.jsonl"]
+    """What a kill cut off is ours. The same of an options.json."""
+    for name, said in {"metrics.jsonl": "is damaged, or not", "options.json": "was not"}.items():
+        path = tmp_path / name / name
+        path.parent.mkdir()
+        path.write_text(content)
+        with pytest.raises(SiamDiffError, match=rf"{name} {said} written by a run: choose another --out"):
+            train(configure(path.parent, "--max-steps", 3))
+        assert path.read_text() == content and os.listdir(path.parent) == [name]
 
 
 def test_half_a_line_of_a_run_that_was_killed_is_cut(tmp_path, reference):
@@ -288,7 +290,7 @@ def test_memory_that_runs_out_names_the_proteins_and_what_helps(training, tmp_pa
         train(configure(tmp_path))
 
 
-def test_resuming_something_else_is_refused(tmp_path):
+def test_resuming_something_else_is_refused(tmp_path, monkeypatch):
     train(configure(tmp_path, "--max-steps", 1))
     with pytest.raises(ValueError, match=r"--seed was 0, is 3. Choose another --out"):
         train(configure(tmp_path, "--seed", 3))
@@ -296,25 +298,37 @@ def test_resuming_something_else_is_refused(tmp_path):
         train(configure(tmp_path), num=41)
     with pytest.raises(ValueError, match="fingerprint was 0123456789ab, is fedcba987654"):
         train(configure(tmp_path), checksum="fedcba9876543210")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="holds checkpoints: choose another"):
+        train(configure(Path(), "--resume", "never"))
+    with pytest.raises(checkpoint.CheckpointError, match="could not read"):
+        train(configure(tmp_path / "other", "--resume", tmp_path / "absent.pt"))
     with pytest.raises(ValueError, match="no proteins"):
         train(configure(tmp_path / "other"), num=0)
 
 
 def test_other_code_of_a_plugin_is_not_resumed(tmp_path, monkeypatch):
-    """Its content counts, and not where it lies."""
+    """Its content counts, and that of the packages that it imports from its folder, and not where it lies."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     plugin, copy = tmp_path / "mine" / "my_plugin.py", tmp_path / "copy" / "my_copy.py"
     for file in (plugin, copy):
-        file.parent.mkdir()
-        file.write_text("WEIGHT = 1.0\n")
+        (file.parent / "its_pack").mkdir(parents=True)
+        file.write_text("import its_pack.helper\n")
+        for name in ("__init__", "helper"):
+            (file.parent / "its_pack" / f"{name}.py").write_text("WEIGHT = 1.0\n")
     try:
         train(configure(tmp_path / "out", "--max-steps", 1, "--plugin", plugin))
+        for name in ("its_pack", "its_pack.helper"):
+            del sys.modules[name]
         train(configure(tmp_path / "out", "--max-steps", 2, "--plugin", copy))
-        copy.write_text("WEIGHT = 3.0\n")
-        with pytest.raises(ConfigError, match=r"with other data: code of --plugin was \w+, is "):
-            train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", copy))
+        for file in (copy.parent / "its_pack" / "helper.py", copy):
+            text = file.read_text()
+            file.write_text(text + "WEIGHT = 3.0\n")
+            with pytest.raises(ConfigError, match=r"with other data: code of --plugin was \w+, is "):
+                train(configure(tmp_path / "out", "--max-steps", 3, "--plugin", copy))
+            file.write_text(text)
     finally:
-        for name in ("my_plugin", "my_copy"):
+        for name in ("its_pack", "its_pack.helper", "my_plugin", "my_copy"):
             sys.modules.pop(name, None)
 
 
@@ -333,6 +347,21 @@ def test_an_option_that_the_builder_of_a_plugin_does_not_take_is_refused(monkeyp
     options.ablation = "no-sequence"
     with pytest.raises(TypeError, match=r"bend.* got an unexpected keyword argument 'ablation'"):
         checkpoint.new_objective(encoder, options)
+
+
+class Poisoned(standin.Objective):
+    """Its loss is no number for any protein that is held out."""
+
+    def forward(self, protein, generator):
+        self.poison = 1e6 if self.training else -1.0
+        return super().forward(protein, generator)
+
+
+def test_a_validation_that_is_no_number_is_said_each_time(tmp_path, capsys):
+    """Training goes on."""
+    train(configure(tmp_path, "--epochs", 1, 1), Poisoned())
+    said = capsys.readouterr().out
+    assert said.count("warning     of the held-out proteins, loss is not finite") == 3  # two epochs, and stage 2 begins
 
 
 def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
@@ -356,6 +385,22 @@ def test_options_json_says_what_the_run_was(tmp_path, monkeypatch):
     assert content["commit"].removesuffix(", changed") == head.stdout.strip()
     weights = {"file": "siamdiff-residue", "sha256": checksum(find_weights("siamdiff-residue"))}
     assert content["started_from"] == weights
+
+
+def test_resuming_from_a_path(tmp_path, reference, monkeypatch, capsys):
+    """A checkpoint of another folder begins a new run. Of a folder that has checkpoints the newest is taken."""
+    train(configure(tmp_path / "first", "--max-steps", 13, "--save-every", 1, "--keep", 3))
+    source = checkpoint.checkpoints(tmp_path / "first")[0]
+    objective, _ = train(configure(tmp_path / "second", "--resume", source))
+    assert_equal_weights(objective, reference[0])
+    assert lines(tmp_path / "second")[0]["step"] > 13
+    with pytest.raises(ConfigError, match="second holds checkpoints: choose another --out"):
+        train(configure(tmp_path / "second", "--resume", source))
+    monkeypatch.chdir(tmp_path)
+    train(configure("first", "--resume", source.with_name("checkpoint-000000012.pt"), "--max-steps", 13))
+    assert "checkpoint-000000012.pt at step 12" in capsys.readouterr().out
+    train(configure("first", "--max-steps", 14, "--resume", tmp_path / "first"))
+    assert "checkpoint-000000013.pt at step 13" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("split", [1, 5])
