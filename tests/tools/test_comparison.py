@@ -148,7 +148,7 @@ def test_an_interval_ends_where_its_measure_does():
     for value, expected in ((0.0, [0, 0.3085]), (1.0, [0.6915, 1])):
         assert mean_interval("x_accuracy", np.full(10, value)) == pytest.approx(expected, abs=1e-4)
     assert mean_interval("x_loss", np.full(10, 1.0)) == [1, 1]
-    assert range_of("spearman") == (-1, 1) and range_of("of_a_plugin") == (-np.inf, np.inf)
+    assert range_of("spearman:kd") == (-1, 1) and range_of("of_a_plugin") == (-np.inf, np.inf)
 
 
 def test_a_measured_0_stays_and_the_first_run_is_the_first(tmp_path):

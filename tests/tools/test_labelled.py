@@ -19,7 +19,7 @@ from siamdiff_min.encoders import ENCODERS
 from siamdiff_min.files import StoreError, StructureError
 from siamdiff_min.protein.protein import Protein
 from siamdiff_min.reading.crops import split
-from siamdiff_min.reading.sources import Listing, Origin, structure_files
+from siamdiff_min.reading.sources import Listing, Origin
 from siamdiff_min.reading.store import open_store
 from siamdiff_min.sets.labelled_set import SPLITS
 from siamdiff_min.sets.samples import SAMPLES, ValueSamples
@@ -78,21 +78,32 @@ def test_a_chain_and_its_dimer_have_one_sequence(copies):
     assert Counter(store.sequences)[of["dimer"]] == 3 and of["six"] == of["turned"] == "b9097420b70e9a90"
 
 
-def test_a_table_names_chains_of_a_store_of_every_chain(tmp_path):
-    """`siamdiff build --each-chain` makes it; without, the sentence says so."""
+def test_a_table_may_name_chains_of_files_that_have_several(tmp_path):
+    """As NAME_A or in a column `chain`; both read one store, with an entry for every chain."""
     folder, table = tmp_path / "data", tmp_path / "labels.csv"
     folder.mkdir()
+
+    def data_of(*lines):
+        table.write_text("\n".join(lines))
+        return table_set(table, folder, needed=["train"])
+
     chains = ["f0_A", "f0_B", "f1_A", "f1_B"]
     proteins = [real_protein("1LCD_A").crop(i, 9) for i in range(4)]
     for i in range(2):
         write_chains(folder / f"f{i}.pdb", proteins[2 * i : 2 * i + 2])
-    table.write_text("\n".join(["name,value,split", *(f"{name},{i},train" for i, name in enumerate(chains))]))
-    with pytest.raises(StructureError, match=r"match no structure \(4 of 4: .* a store of siamdiff build --each-chain"):
-        table_set(table, folder, needed=["train"])
-    stored = open_store(structure_files(folder, each_chain=True), tmp_path / "kept", workers=1)
-    store = table_set(table, stored.path, needed=["train"]).open("train", workers=1)
-    assert store.names == chains and [store.labels(i)["values"] for i in range(4)] == [[0], [1], [2], [3]]
-    assert all(torch.equal(store[i].residue_type, proteins[i].residue_type) for i in range(4))
+    named = [f"{name},{value},train" for value, name in enumerate(chains)]
+    split = [f"{name[:2]}.pdb,{name[3]},{value},train" for value, name in enumerate(chains)]
+    for lines in (["name,value,split", *named], ["name,chain,value,split", *split]):
+        store = data_of(*lines).open("train", workers=1)
+        assert store.names == chains and [store.labels(i)["values"] for i in range(4)] == [[0], [1], [2], [3]]
+        assert all(torch.equal(store[i].residue_type, proteins[i].residue_type) for i in range(4))
+
+    # What is not there; a file of the name of a chain comes before the chain.
+    assert data_of("name,value,split", named[0], "f1_Q,2,train").open("train").not_found == "1 structures (f1_Q)"
+    with pytest.raises(StructureError, match=r"match no structure \(1 of 2: f0_A;"):
+        data_of("name,value,split", named[0], "f1,2,train")
+    (folder / "f0_A.pdb").write_bytes((folder / "f1.pdb").read_bytes())
+    assert not data_of("name,value,split", named[0]).train.each_chain
 
 
 def test_few_structures_and_sequences_with_many_copies():

@@ -8,7 +8,7 @@ import torch
 from conftest import real_protein
 from scipy import special
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import recall_score
+from sklearn.metrics import f1_score, recall_score
 from torch.nn.utils import parameters_to_vector
 
 import siamdiff_min
@@ -50,10 +50,12 @@ def test_the_head_is_that_of_scikit_learn(kind, width):
     assert np.allclose(special.softmax(found[:, :3], 1), model.predict_proba(z), atol=0.02)
 
 
-def test_every_output_has_its_own_alpha():
+def test_every_output_has_its_own_alpha_and_its_own_rows():
     x, y = features(6)
-    head = linear.fit(x, np.stack([y, RANDOM.normal(size=80)], 1), GROUPS, "regression")
-    alone = linear.fit(x, y, GROUPS, "regression")
+    both = np.stack([y, RANDOM.normal(size=80)], 1)
+    both[::3, 0] = np.nan
+    head, there = linear.fit(x, both, GROUPS, "regression"), ~np.isnan(both[:, 0])
+    alone = linear.fit(x[there], y[there], GROUPS[there], "regression")
     assert np.array_equal(head.weight[:1], alone.weight) and head.alpha[0] < head.alpha[1]
 
 
@@ -92,7 +94,7 @@ def test_no_row_is_scored_by_a_head_that_has_seen_its_group(groups, low, high):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_balanced_accuracy_is_scikit_learns(seed):
+def test_balanced_accuracy_and_macro_f1_are_scikit_learns(seed):
     """One class does not occur, but may be chosen."""
     random = np.random.default_rng(seed)
     prediction = random.random((30, 4))
@@ -100,6 +102,8 @@ def test_balanced_accuracy_is_scikit_learns(seed):
     chosen = prediction.argmax(1)
     recall = recall_score(target, chosen, labels=np.unique(target), average="macro")
     assert task.balanced_accuracy(prediction, target) == pytest.approx(recall, abs=1e-12)
+    f1 = f1_score(target, chosen, average="macro", zero_division=0)
+    assert task.macro_f1(prediction, target) == pytest.approx(f1, abs=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "outputs", "logit"), [("binary", 1, 18.0), ("labels", 2, 18.0), ("classes", 2, 9.0)])

@@ -131,17 +131,45 @@ def test_structures_that_cannot_be_read_are_counted(folder):
 
 
 def test_all_faults_of_names_are_named_at_once(folder):
-    lines = [("p0", 1, "train"), ("p0.pdb", 2, "train"), ("q", "x", "train"), ("r", 4, "train")]
+    lines = [("p0", 1, "train"), ("p0.pdb", 2, "test"), ("q", "x", "train"), ("2-Mar", 4, "train")]
     with pytest.raises(StructureError) as found:
         table_set(write(folder, *lines), folder / "data")
     said = str(found.value)
     for fault in (
         "row 4: 'x' is no value",
-        "rows 2, 3 are of the same structure or residue, p0",
-        "(2 of 3: q, r;",
-        "leave none for test and valid",
+        "p0 has more than one split",
+        "no structure (a date? a spreadsheet may have changed it) (2 of 3: 2-Mar, q;",
+        "leave none for ",
     ):
         assert fault in said
+
+
+def test_repeats_are_averaged_and_counted(folder):
+    """Each under any name of its structure; of several columns each by itself."""
+
+    def data_of(titles, *lines, **columns):
+        return table_set(write(folder, ("name", *titles), *lines), folder / "data", needed=["train"], **columns)
+
+    data = data_of(["value"], ("p0", 1), ("p1", 5), ("p0.pdb", 2), ("p0", 6))
+    assert [row.value for rows in data.labels.values() for row in rows] == [3, 5]
+    assert data.notes[0] == "3 rows are repeats, of 1 structures or residues: their mean is taken"
+    data = data_of("xy", ("p0", 1, ""), ("p1", 5, 6), ("p0", 2, 8), value_column=["x", "y"])
+    assert data.labels["p0"][0].value == [1.5, 8] and data.options["properties"] == ["x", "y"]
+    data = data_of("xy", ("p0", 1, ""), ("p1", 0, 0), ("p0", 1, 1), value_column=["x", "y"])
+    assert data.labels["p0"][0].value == [1, 1]
+    data = data_of(["value"], ("p0", "a"), ("p1", "b"), ("p0", "a"))
+    assert [row.value for rows in data.labels.values() for row in rows] == ["a", "b"]
+    for values in ("abb", "100"):
+        with pytest.raises(StructureError, match="rows 2, 4 are of p0, but differ: keep one"):
+            data_of(["value"], *zip(["p0", "p1", "p0"], values))
+
+
+@pytest.mark.parametrize("titles", [("chain", "resid"), ("batch", "number")])
+def test_residues_without_their_columns_are_no_repeats(folder, titles):
+    path = write(folder, ("name", *titles, "value"), ("p0", "A", 1, 1), ("p0", "A", 2, 2))
+    columns = f"labels of residues need columns 'chain' and 'number', there is '{titles[1]}'"
+    with pytest.raises(StructureError, match=f"rows 2, 3 are of p0(_A)?: {columns}"):
+        table_set(path, folder / "data", needed=["train"])
 
 
 def test_of_two_files_of_one_stem_each_name_means_its_own(folder):
@@ -230,7 +258,7 @@ def test_every_kind_is_learnt_by_heart(folder, kind, residues, level):
         numbers = PROTEIN.residue_number.tolist()
         lines = [(name, "A", numbers[i + 5], text) for i, (name, text) in enumerate(lines)]
     data = table_set(write(folder, *lines), folder / "data", kind)
-    assert data.options == {"kind": kind, "residues": residues, "column": ""}
+    assert data.options == {"kind": kind, "residues": residues, "each_chain": False, "column": "", "properties": []}
     samples = SAMPLES["table"](data.open("train", workers=1), classes=data.classes)
     batch, _ = pack_samples([samples[0, i] for i in range(4)])
     task = TASKS["table"](ENCODERS["gearnet"](level, "tiny"), len(data.classes) or None, **data.options)
@@ -272,15 +300,52 @@ def test_a_residue_of_another_type_is_refused_and_numbers_from_one_are_pointed_o
     assert "labels of residues that are not in theirs (p2:A:1, " in labelled(range(1, 13), [""] * 12).not_found
 
 
+# ---- several properties ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_a_gap_changes_neither_loss_nor_gradient(kind):
+    task = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), 2, kind=kind, properties=("x", "y"))
+    target = torch.tensor([[1.0, 0.0], [0.0, torch.nan], [torch.nan, 1.0]])
+    output = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    loss = task.loss(output, target).mean()
+    there = ~target.isnan()
+    alone = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), kind=kind)
+    expected = alone.loss(output[there][:, None], target[there]).mean()
+    assert torch.allclose(loss, expected)
+    (gradient,) = torch.autograd.grad(loss, output)
+    (other,) = torch.autograd.grad(expected, output)
+    assert torch.allclose(gradient, other) and not gradient[~there].any()
+
+
+def test_metrics_of_each_property_and_their_mean():
+    task = TASKS["table"](ENCODERS["gearnet"]("residue", "tiny"), 2, properties=("x", "y"))
+    target = np.array([[1.0, 100], [2, np.nan], [3, 300], [np.nan, 600]])
+    task.fit(target, "tiny")
+    score = np.nan_to_num(target) + np.array([1, 10])
+    values = task.metrics(score, target, ["a"] * 4)
+    assert values["rmse:x"] == 1
+    assert np.isclose(values["rmse:y"], 10)
+    assert values["spearman"] == 1
+    x, y = np.nanstd(target, axis=0)
+    assert np.isclose(values["rmse"], (1 / x + 10 / y) / 2)
+    assert task.direction("rmse:x") == "min"
+    baseline = task.baseline(target)
+    assert baseline == {"mean": [2, 1000 / 3], "median": [2, 300]}
+    constant = task.baseline_metrics(baseline, target, ["a"] * 4)
+    assert constant["mae:y"] == (200 + 0 + 300) / 3
+    assert np.isclose(constant["rmse:x"] ** 2, 2 / 3)
+
+
 # ---- a table of a lab, from its files to a page and to predictions ---------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Path:
-    """Twelve structures in four formats, and a table of them as a German Excel writes it."""
+    """Twelve structures in four formats, and the table that a German Excel makes of two properties of them."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "files").mkdir()
-    rows = ["\ufeffProtein;Datum;Länge;Bemerkung"]
+    rows = ["\ufeffProtein;Datum;Länge;halb;Bemerkung"]
     chains = [f"{row['pdb_id']}_{row['chains']}" for row in bundle_index() if len(row["chains"]) == 1]
     for i in range(12):
         path = folder / "files" / f"p{i}{('.pdb', '.pdb.gz', '.cif', '.cif.gz')[i % 4]}"
@@ -291,8 +356,8 @@ def lab(tmp_path_factory) -> Path:
             write_pdb(folder / "one.pdb", replace(protein, chain=torch.zeros_like(protein.chain)))
             text = (folder / "one.pdb").read_bytes()
             path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-        rows.append(f'p{i};1.2.24;{10 + 4 * i}.50;"gut; aber"')
-    rows.append('p99;1.2.24;n.d.;""')
+        half = "n.d." if i == 3 else "" if i % 4 == 1 else f"{5 + 2 * i}"
+        rows.append(f'p{i};1.2.24;{10 + 4 * i},50;{half};"gut; aber"')
     (folder / "lab.csv").write_bytes("\r\n".join(rows).encode())
     return folder
 
@@ -327,33 +392,39 @@ def results_of(out) -> dict:
 
 
 @pytest.mark.repeats
-def test_from_a_table_of_a_lab_to_a_page_and_predictions(in_lab, capsys):
+@pytest.mark.parametrize("columns", [["Länge", "halb"], ["Länge"]])
+def test_from_a_table_of_a_lab_to_a_page_and_predictions(in_lab, columns, capsys):
     """Without training: a linear head in closed form, every structure scored by a head that has not seen it."""
-    out = Path("out")
+    out, several = Path("-".join(columns)), len(columns) == 2
     table = ["lab.csv", "--missing", "n.d."]
-    frozen = ["--value-column", "Länge", "--freeze", "--folds", 4, "--init-from", "siamdiff-residue"]
+    frozen = ["--value-column", *columns, "--freeze", "--folds", 4, "--init-from", "siamdiff-residue"]
     tabled(*table, *frozen, "--out", out, "--predict", "files/p3.cif.gz", "files/p4.pdb")
     said = capsys.readouterr().out
-    for sentence in ("columns that are not read: Datum", "4 folds     12 samples", "with fewer than 4 in"):
+    for sentence in ("decimal commas", "columns that are not read: Datum", "4 folds     12 samples", "fewer than 4 in"):
         assert sentence in said
     assert said.count("predicted   1 structures") == 2
     assert "warning     the model has learned from 1 of them (p3)" in said
+    assert ("without low and high, as too few were measured: halb" in said) == several
 
     # Scores, predictions with what they are worth, the page, the model again.
     results = results_of(out)
     scored = read_predictions(out / "seed-0" / "predictions.tsv")
-    assert len(scored["target"]) == 12
-    assert results["mean"]["spearman"] > 0.8 and results["interval"]["spearman"] and results["options"]["linear"]
+    assert scored["target"].shape == (12, len(columns))
+    name = "spearman:Länge" if several else "spearman"
+    assert results["mean"][name] > 0.8 and results["interval"][name] and results["options"]["linear"]
     (path,) = out.glob("predicted-p3-*.tsv")
     titles, row, *_ = (line.split("\t") for line in path.read_text().splitlines())
-    assert {"low", "high", "learned"} <= {*titles}
+    row = dict(zip(titles, row))
+    of = ":Länge" if several else ""
+    assert {f"low{of}", f"high{of}", "learned"} <= {*titles} and "low:halb" not in titles
     assert ("verdict" in titles) == ("do not rely on these" in said or "the encoder may add nothing to it" in said)
-    assert abs(float(dict(zip(titles, row))["prediction"]) - 22.5) < 5
+    assert abs(float(row[f"prediction{of}"]) - 22.5) < 5
     best = f"{out}/seed-0/best.pt"
-    assert dict(zip(titles, row))["model"] == f"{best} {checksum(best)[:12]} {__version__}"
+    assert row["model"] == f"{best} {checksum(best)[:12]} {__version__}"
     page = report.write_page([out]).read_text()
-    assert "1 of 13 rows were not measured" in page
-    assert "<h1>Länge: regression of structures" in page and "Predicted against true" in page
+    assert ("halb: 4 of 12 rows were not measured" in page) == several
+    assert ("root mean squared error, mean in standard deviations" in page) == several
+    assert f"<h1>{', '.join(columns)}: regression of structures" in page and "Predicted against true" in page
 
     # Scored on what it has not learned from, or on what the table sends to test.
     model = ["--eval-only", out / "seed-0" / "best.pt", "--data", "files", "--labels"]
@@ -363,6 +434,28 @@ def test_from_a_table_of_a_lab_to_a_page_and_predictions(in_lab, capsys):
     of_split = [f"{line};{'test' if i < 6 else 'train'}" for i, line in enumerate(lines[1:])]
     finetune(*model, write_table("split.csv", f"{lines[0]};split", *of_split), *table[1:])
     assert "warning     the model has learned from 6 of 6 structures in test" in capsys.readouterr().out
+
+
+def test_several_properties_are_trained_together(in_lab):
+    columns = ["--value-column", "Länge", "halb", "--missing", "n.d."]
+    tabled("lab.csv", *columns, *TINY, "--max-steps", 2, "--batch-size", 4, "--out", "trained")
+    results = results_of("trained")
+    assert {"rmse", "rmse:Länge", "rmse:halb"} <= results["mean"].keys() and results["answer"]["mean"][0] > 10
+
+
+def test_a_model_of_chains_predicts_chains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("files").mkdir()
+    rows = ["pdb,chain,value"]
+    for i in range(4):
+        write_pdb(f"files/f{i}.pdb", replace(PROTEIN.crop(i, 30), chain=torch.arange(30) // 15), ("A", "B"))
+        rows += [f"f{i},{chain},{i + 2 * k}" for k, chain in enumerate("AB")]
+    tabled(write_table("lab.csv", *rows), "--freeze", "--folds", 2, *TINY, "--out", "run", "--predict", "files/f2.pdb")
+    finetune("--eval-only", "run/seed-0/best.pt", "--predict", "files", "--store", "kept")
+    names = [f"f{i}_{chain}" for i in range(4) for chain in "AB"]
+    for pattern, expected in (("run/predicted-*.tsv", names[4:6]), ("run/seed-0/eval/predicted-files-*.tsv", names)):
+        (path,) = Path().glob(pattern)
+        assert sorted(line.split("\t")[0] for line in path.read_text().splitlines()[1:]) == expected
 
 
 VECTORS = np.random.default_rng(0).normal(size=(12, 5))
@@ -475,6 +568,11 @@ UNLEARNT = {  # rows of p0, p1, ... with these titles; options; why nothing is l
     "two families": (
         "value,family", lambda i: f"{i},{'ab'[i % 2]}", ["--freeze", "--folds", 2],
         r"there are 2 different structures .*one of 2 folds leaves 1 of them"),
+    "a property of two": (
+        "kd,tm", lambda i: f"{i},{i if i < 2 else ''}", ["--freeze", "--folds", 5, "--value-column", "kd", "tm"],
+        "tm was measured for 2 different structures"),
+    "a property of one value": (
+        "kd,tm", lambda i: f"{i},1", ["--freeze", "--value-column", "kd", "tm"], "all values of tm are the same"),
     "one value": ("value", lambda i: "1", [], "all values are the same: there is nothing to tell apart"),
     "one value, vectors": (
         "value", lambda i: "1", ["--freeze", "--features", "one.npz"], "nothing to tell apart"),
@@ -504,17 +602,6 @@ def test_a_table_may_lack_classes_of_a_model(in_lab, capsys):
         assert absent in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"was trained on other labels than those of fewer\.csv; unknown to it: d$"):
         finetune(*model, write_table("fewer.csv", "name,value", "p0,a", "p1,d"))
-
-
-def test_a_model_of_several_columns_is_refused(in_lab):
-    """Of version 0.4, which learned them together; one of single structures is read."""
-    best = learn_vectors(["name,value", *(f"p{i},{i}" for i in range(12))], VECTORS, "--folds", 3, out="older")
-    content = torch.load(best, weights_only=False)
-    torch.save(content | {"options": content["options"] | {"each_chain": False}}, best)
-    finetune("--eval-only", best, "--features", "vectors.npz", "--predict")
-    torch.save(content | {"options": content["options"] | {"properties": ["x", "y"]}}, best)
-    with pytest.raises(ConfigError, match=r"models of every chain, or of several columns, are of version 0\.4 alone"):
-        finetune("--eval-only", best, "--features", "vectors.npz", "--predict")
 
 
 # ---- the recipe, as printed ------------------------------------------------------------------------------------------

@@ -139,6 +139,16 @@ def test_the_baseline_of_folds_is_that_of_the_other_folds():
     assert found == {"rmse": metrics.rmse(own["mean"], target), "mae": metrics.mae(own["median"], target)}
 
 
+def test_rare_classes_are_counted_in_each_property(tmp_path):
+    """Many in one, three in the other; gaps are no "no"."""
+    target = np.tile([[1.0, 0.0], [0.0, 0.0]], (15, 1))
+    target[:3, 1] = 1
+    target[20:, 1] = np.nan
+    task = table_task(ENCODER, 2, kind="binary", properties=("x", "y"))
+    found = table_of(tmp_path, target, RNG.random((30, 2)), task=task)
+    assert found["no_interval"] == "of 3 samples of the rarer class, too few to draw again: it takes 4"
+
+
 def test_two_classes_have_auroc_and_the_rarer_is_positive():
     task = table_task(ENCODER, 2, kind="classes")
     target = np.repeat([0, 1], [6, 14])
@@ -160,7 +170,7 @@ def test_an_interval_of_a_prediction_covers_90_percent():
 
 def test_predictions_of_a_doubtful_model_say_so(tmp_path):
     predictions = TablePredictions(["a"], ["a"], np.array([np.nan]), np.array([2.0]))
-    more = columns_of_doubt(predictions, 0.5, "by rmse not told apart")
+    more = columns_of_doubt(predictions, (), [0.5], "by rmse not told apart")
     write_predictions(tmp_path / "p.tsv", predictions, (), more=more)
     assert (tmp_path / "p.tsv").read_text().splitlines() == [
         "id\tgroup\tprediction\tlow\thigh\tverdict",

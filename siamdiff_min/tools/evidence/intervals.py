@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit  # scipy.stats takes half a second to load
 
-SHARES = {"auroc", "auprc", "fmax"}  # from 0 to 1, as are accuracies and rates
+SHARES = {"auroc", "auprc", "fmax", "macro_f1"}  # from 0 to 1, as are accuracies and rates
 CORRELATIONS = {"pearson", "spearman", "global_spearman", "mean_spearman"}
 COVERED = 0.9  # of new values, by the interval of a prediction
 
 
 def range_of(measure: str) -> tuple[float, float]:
     """The lowest and the highest value that a measure can have; infinite if nobody says so of one of a plugin."""
+    measure, _, _ = measure.partition(":")  # of a property it is NAME:PROPERTY
     if measure in SHARES or measure.endswith(("accuracy", "_rate")):
         return 0.0, 1.0
     if measure in CORRELATIONS:

@@ -1,6 +1,6 @@
 """A result in words, without HTML: for the end of a run, and for the page that draws it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ...downstream.tasks import Task
@@ -36,10 +36,17 @@ NATS = {f"{name}_loss" for name in ("sequence", "residue_type", "angle", "dihedr
 # ---- a measure -------------------------------------------------------------------------------------------------------
 
 
-def title_of(measure: str) -> str:
-    """The name of a measure for a reader, with its unit."""
-    plain = measure.replace("_", " ")
-    return NAMES.get(measure, f"{plain} (nats)" if measure in NATS else plain)
+def title_of(measure: str, others: Iterable[str] = ()) -> str:
+    """The name of a measure for a reader, with its unit; of several properties (NAME:PROPERTY) with the property."""
+    name, _, of = measure.partition(":")
+    plain = name.replace("_", " ")
+    title = NAMES.get(name, f"{plain} (nats)" if name in NATS else plain)
+
+    # Beside the measures of several properties, the one without a property is their mean. It has none of their units.
+    if any(other.startswith(f"{measure}:") for other in others):
+        title, _, _ = title.partition(" (")
+        of = "mean in standard deviations" if name in ("rmse", "mae") else "mean"
+    return f"{title}, {of}" if of else title
 
 
 def show(measure: str, value: float) -> str:

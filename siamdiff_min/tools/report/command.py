@@ -133,7 +133,7 @@ def tables_of(runs: Sequence[RunFolder]) -> str:
 def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture], list[Picture]]:
     """Of every measure the picture of its result; the predictions; the curves of what has changed."""
     measured = dict.fromkeys(measure for run in runs for measure in run.mean)
-    scores = [figures.picture_of_result(runs, measure, title_of(measure)) for measure in measured]
+    scores = [figures.picture_of_result(runs, measure, title_of(measure, measured)) for measure in measured]
 
     logged = defaultdict(set)  # the values of every measure in metrics.jsonl
     for line in chain.from_iterable(lines for run in runs for lines in run.lines):
@@ -142,7 +142,7 @@ def pictures_of(runs: Sequence[RunFolder]) -> tuple[list[Picture], list[Picture]
     curves = []
     for name, values in in_order(logged):
         if len(values - {None}) > 1 and not name.endswith("_per_second"):
-            curves.append(figures.picture_of_curve(runs, name, title_of(name)))
+            curves.append(figures.picture_of_curve(runs, name, title_of(name, measured)))
     return scores, figures.pictures_of_predictions(runs), curves
 
 

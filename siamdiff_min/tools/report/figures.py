@@ -151,6 +151,9 @@ def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
     groups = defaultdict(list)
     for run in runs:
         for table in filter(None, run.predictions):
+            if first_property(run):
+                there = ~np.isnan(table["target"][:, 0])  # where it was measured
+                table = {which: values[there][:, :1] for which, values in table.items()}
             seed = Predictions(run, **table)
             together = run.name if seed.kind == "numbers" else seed.target.tobytes()
             groups[seed.kind, together].append(seed)
@@ -160,13 +163,21 @@ def pictures_of_predictions(runs: Sequence[RunFolder]) -> list[Picture]:
     return pictures
 
 
+def first_property(run: RunFolder) -> str:
+    """The property whose predictions are drawn, if a run has learned several at once; else ""."""
+    return next(iter(run.results["options"].get("properties", ())), "")
+
+
 def picture(
     seeds: Sequence[Predictions], several: bool, title: str, draw: Callable, metric: str, meaning: str
 ) -> Picture:
     """A picture of predictions, by one of `several` runs or not."""
     first = seeds[0]
     runs = [*{seed.run.name: seed.run for seed in seeds}.values()]
-    measure = metric if metric in first.run.mean else f"global_{metric}"  # the latter of psr
+    of = first_property(first.run)
+    measure = f"{metric}:{of}" if of else metric
+    if measure not in first.run.mean:  # of psr
+        measure = f"global_{metric}"
     size = f"N = {len(first.target)}"
     if len(seeds) > len(runs):
         size += f" for each of {len(seeds)} seeds"
@@ -174,6 +185,8 @@ def picture(
         size += f", {first.target.sum():.0f} positives of {first.target.size}"
     elif several:
         title += f", {first.run.name}"
+    if of:
+        title += f", {of}"
     draw = partial(draw, seeds=seeds, runs=runs)
     return Picture(title.lower(), title, draw, note_of(runs, measure, size, meaning), SQUARE)
 
@@ -190,7 +203,7 @@ def against_true(axes, seeds: Sequence[Predictions], runs: Sequence[RunFolder]) 
     axes.axline((ends[0], ends[0]), slope=1, color=INK, lw=1, alpha=0.3)
     mean = (runs[0].results["answer"] or {}).get("mean")
     if mean is not None:
-        axes.axhline(mean, color=INK, ls="--", lw=1.2)
+        axes.axhline(np.ravel(mean)[0], color=INK, ls="--", lw=1.2)
     unit = "(units of the label)"
     axes.set(xlabel=f"true {unit}", ylabel=f"predicted {unit}", xlim=ends, ylim=ends, aspect="equal")
 

@@ -40,7 +40,7 @@ def comparison_rows(runs: Sequence[RunFolder]) -> list[list[str]]:
     lines = [["", "run", "seeds", "mean", "std", "95 % interval", "over", "baseline", against, "95 % interval", ""]]
     results = results_of(runs)
     for measure, rows in results.items():
-        title = title_of(measure)
+        title = title_of(measure, results)
         for row in rows:
             gain = row.difference
             shown = [cell(value, measure) for value in (row.mean, row.std, row.interval, row.baseline)]
@@ -62,7 +62,7 @@ def write_csv(path: Path, sections: Sections) -> None:
                 gain = row.difference
                 own = [row.run.name, row.seeds, row.mean, row.std, *with_sources(row), row.baseline]
                 against = [gain.gain, *with_sources(gain), gain.why_not]
-                lines.append([what, measure, title_of(measure), *own, *against])
+                lines.append([what, measure, title_of(measure, results), *own, *against])
     write_rows(path, lines, ",")
 
 

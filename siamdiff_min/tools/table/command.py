@@ -21,8 +21,9 @@ import torch
 from ... import finetune, predict
 from ...downstream.tasks import TASKS, Task
 from ...encoders import weights
-from ...files import ConfigError, checksum, first_three
+from ...files import checksum, first_three
 from ...reading.sources import structure_files
+from ...reading.store import finished_store
 from ...sets.labelled_set import SPLITS
 from ...sets.samples import SAMPLES, Samples, Unlabelled
 from ...sets.sets import SETS
@@ -31,7 +32,7 @@ from ...training.ranks import Ranks
 from ..evidence import wording
 from . import frozen
 from .features import GivenFeatures
-from .options import COLUMNS
+from .options import columns_of
 from .results import TablePredictions, columns_of_doubt, repeated_in_file, write_table_results
 from .samples import TableSamples, UnlabelledResidues
 from .table_set import TableData, remarks, table_set
@@ -40,8 +41,7 @@ from .task import table_task
 
 def data_of(config: Namespace, needed: Sequence[str]) -> TableData:
     """The structures of --data and their labels."""
-    columns = {name: getattr(config, name) for name in COLUMNS}
-    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns)
+    return table_set(config.labels, config.data, config.kind, needed, bool(config.folds), **columns_of(config))
 
 
 # The task among the others, as the file of a --plugin adds its own.
@@ -89,8 +89,6 @@ def open_data(config: Namespace, ranks: Ranks) -> tuple[TableData, dict[str, Sam
     A model that is only applied needs no samples. With --folds all of them are in the test split.
     """
     model = weights.read_weights(config.eval_only, weights.MODEL) if config.eval_only else None
-    if model and (model["options"].pop("each_chain", False) or "properties" in model["options"]):
-        raise ConfigError(f"{config.eval_only}: models of every chain, or of several columns, are of version 0.4 alone")
     if model and config.predict is not None and not config.data:
         return TableData(classes=tuple(model["labels"]), options=model["options"]), {}
     needed = ("test",) if model or config.folds else tuple(SPLITS)
@@ -109,9 +107,9 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
     """What the user should know about the splits."""
     warnings = remarks(datasets)
     if config.freeze and not model:
-        warnings += frozen.check_rows(config, datasets)
+        warnings += frozen.check_rows(config, data.options, datasets)
     elif not model and datasets:
-        frozen.check_different(datasets["train"].targets())
+        frozen.check_different(datasets["train"].targets(), data.options)
     if not config.folds:
         warnings += relatives_across(datasets)
     if config.level == "atom" and not config.features:
@@ -137,12 +135,13 @@ def relatives_across(datasets: Mapping[str, Samples]) -> list[str]:
 
 
 def labels_of_model(config: Namespace, data: TableData, model: dict) -> TableData:
-    """The data with the classes of a model, which may have more; the title of the values may differ.
+    """The data with the classes of a model, which may have more; files of chains, and the title of one column, differ.
 
     Raises ConfigError if the model was trained on other labels.
     """
     classes = tuple(model["labels"])
-    same = all(model["options"].get(name) == data.options[name] for name in ("kind", "residues"))
+    theirs = {"properties": [], **model["options"]}
+    same = all(theirs.get(name) == data.options[name] for name in ("kind", "residues", "properties"))
     own = data.classes if {*data.classes} - {*classes} else classes
     finetune.check_classes(config, own, classes, same)
     absent = sorted({*classes} - {*data.classes})
@@ -180,9 +179,10 @@ def apply(config: Namespace, task: Task, data: TableData, ranks: Ranks, best: st
 
 
 def apply_to_structures(config: Namespace, source: str, task: Task, data: TableData, ranks: Ranks, best: str) -> None:
-    """Predict for all structures of a source, or all their residues."""
+    """Predict for all structures of a source, each chain of them, or all their residues."""
     kind = UnlabelledResidues if data.options["residues"] else Unlabelled
-    unlabelled = predict.open_unlabelled(config, structure_files(source), ranks, kind)
+    each_chain = data.options.get("each_chain", False) and not finished_store(Path(source))  # which has its own entries
+    unlabelled = predict.open_unlabelled(config, structure_files(source, each_chain), ranks, kind)
     predictions = results.predict(task, unlabelled, config, ranks)
     path = predict.predicted_file(config, source, unlabelled)
     write_applied(path, predictions, task, data, best, predict.learned_names(best, unlabelled.store), ranks)
@@ -210,11 +210,15 @@ def write_applied(
 ) -> None:
     """Write predictions of the model `best`, see `predict.write`, with the verdict and the errors of its table."""
     model = weights.read_weights(best, weights.MODEL)
-    reach = model.get("within", np.inf)
+    reach = model.get("within", [])
     doubt = model.get("verdict", "")
-    predict.write(path, predictions, task, data, best, known, ranks, columns_of_doubt(predictions, reach, doubt))
-    if np.isfinite(reach):
+    more = columns_of_doubt(predictions, data.classes, reach, doubt)
+    predict.write(path, predictions, task, data, best, known, ranks, more)
+    if np.isfinite(reach).any():
         of = f"by the errors of {model['within_of']} families"
         ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between, {of}")
+    seldom = [name for name, of_output in zip(data.classes, reach) if not np.isfinite(of_output)]
+    if seldom:
+        ranks.say(f"            without low and high, as too few were measured: {', '.join(seldom)}")
     if doubt:
         ranks.say(f"verdict     {doubt}: {model['advice']}")

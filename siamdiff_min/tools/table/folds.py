@@ -6,7 +6,6 @@ one factorisation serves all tables.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,18 +26,22 @@ MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
 # ---- folds -----------------------------------------------------------------------------------------------------------
 
 
-def left_by_folds(groups: np.ndarray, folds: int) -> int:
-    """How many different groups each of these folds (0: there are none) leaves to learn from; 0 of too few groups."""
-    count = len(np.unique(groups))
-    if count < folds:
-        return 0
-    return count - math.ceil(count / folds) if folds else count
+def left_by_folds(y: np.ndarray, groups: np.ndarray, folds: int) -> list[int]:
+    """How many different groups these folds (0: there are none) leave at least to learn each column of y (K, ...) from.
+
+    It is 0 if there are fewer groups than folds. A column of y is nan where it was not measured.
+    """
+    measured = ~np.isnan(y.reshape(len(y), -1)).T
+    if len(np.unique(groups)) < folds:
+        return [0] * len(measured)
+    fold = linear.folds_of(y, groups, folds) if folds else np.full(len(y), -1)
+    return [min(len(np.unique(groups[there & (fold != k)])) for k in range(max(folds, 1))) for there in measured]
 
 
-def folds_of_families(families: np.ndarray, folds: int) -> int | None:
+def folds_of_families(y: np.ndarray, families: np.ndarray, folds: int) -> int | None:
     """In how many folds families stay together: `folds`, or as many as there are families; None of too few."""
     number = min(folds, len(np.unique(families)))
-    return number if left_by_folds(families, number) >= 2 else None
+    return number if min(left_by_folds(y, families, number)) >= 2 else None
 
 
 # ---- permuted labels -------------------------------------------------------------------------------------------------
@@ -56,9 +59,10 @@ def permuted_folds(task: Task, x: np.ndarray, y: np.ndarray, groups: np.ndarray,
 
     Features x (K, d), targets y (K, ...) in the units of the head.
     """
-    # Classes as 0 and 1 for each.
+    # Classes as 0 and 1 for each. A value that was not measured becomes the mean, which says nothing.
     of_classes = isinstance(task, Classes)
     encoded = np.eye(task.num_outputs)[y.astype(int)] if of_classes else y.reshape(len(y), -1)
+    encoded = np.where(np.isnan(encoded), np.nanmean(encoded, 0), encoded)
     number = min(permutation.PERMUTATIONS, MOST_NUMBERS // encoded.size)
     if len(y) > MOST_ROWS or number < 1 / permutation.LEVEL:
         return None

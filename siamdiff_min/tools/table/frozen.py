@@ -63,7 +63,7 @@ def fit_head(
     rows = joined([embed(config, task, dataset, ranks) for dataset in learned], learned)
     lengths = np.concatenate([of_composition(config, task, dataset, ranks) for dataset in learned])
     y = task.standardise(torch.from_numpy(rows.target).to(ranks.device)).cpu().numpy()
-    folds = folds_of_families(rows.units, config.folds or 0)
+    folds = folds_of_families(rows.target, rows.units, config.folds or 0)
 
     # The head of all rows. Relatives choose alpha together, as far as there are two families.
     fit = partial(linear.fit, kind=task.options["kind"], num_classes=len(classes))
@@ -144,25 +144,27 @@ def of_composition(config: Namespace, task: Task, dataset: Samples, ranks: Ranks
 # ---- before anything is embedded -------------------------------------------------------------------------------------
 
 
-def check_rows(config: Namespace, datasets: Mapping) -> list[str]:
+def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[str]:
     """What to know of the structures that a linear head is fitted to. Raises ConfigError if they are too few."""
     learned = learned_from(config, datasets)
     if not learned:
         return []
     target = np.concatenate([dataset.targets() for dataset in learned])
     copies, families = groups_of_rows(learned)
-    check_different(target)
+    check_different(target, options)
     folds = config.folds or 0
-    left = left_by_folds(copies, folds)
-    if left < 2:
-        there = f"there are {len(np.unique(copies))} different structures (copies and families count once)"
-        beside = f"; one of {folds} folds leaves {left} of them to learn from" if folds else ""
-        raise ConfigError(f"--freeze: {there}{beside}: it takes 2")
+    for column, left in enumerate(left_by_folds(target, copies, folds)):
+        if left < 2:
+            there = copies[~np.isnan(target.reshape(len(target), -1)[:, column])]
+            of = f"{options['properties'][column]} was measured for" if options["properties"] else "there are"
+            found = f"{of} {len(np.unique(there))} different structures (copies and families count once)"
+            beside = f"; one of {folds} folds leaves {left} of them to learn from" if folds else ""
+            raise ConfigError(f"--freeze: {found}{beside}: it takes 2")
 
     # Do relatives stay together?
     count = len(np.unique(families))
     notes = []
-    number = folds_of_families(families, folds)
+    number = folds_of_families(target, families, folds)
     if folds and number != folds:
         how = f"{number} folds" if number else "relatives are in other folds, and nothing is said of new families"
         notes.append(f"{count} families are too few for {folds} folds that keep relatives together: {how}")
@@ -175,7 +177,11 @@ def check_rows(config: Namespace, datasets: Mapping) -> list[str]:
     return notes
 
 
-def check_different(target: np.ndarray) -> None:
-    """Raise ConfigError if all values (K,) are the same."""
-    if target.ndim == 1 and len(np.unique(target)) == 1:
-        raise ConfigError("all values are the same: there is nothing to tell apart. Give those without it 0")
+def check_different(target: np.ndarray, options: Mapping) -> None:
+    """Raise ConfigError if all values are the same, of several properties those of one."""
+    if options["kind"] == "labels":
+        return
+    for name, values in zip(options["properties"] or [""], target.reshape(len(target), -1).T):
+        if len(np.unique(values[~np.isnan(values)])) == 1:
+            of = f"all values of {name}" if name else "all values"
+            raise ConfigError(f"{of} are the same: there is nothing to tell apart. Give those without it 0")

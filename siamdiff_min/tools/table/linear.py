@@ -43,9 +43,9 @@ def fit(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str, num_classes
     """The head of features x (K, d), and its alphas.
 
     Args:
-        y: numbers, or 0 and 1, (K,) or (K, C) for C outputs. If the kind is
+        y: numbers, or 0 and 1, (K,) or (K, C) for C outputs; nan is a value that was not measured. If the kind is
             "classes", the number of the class (K,), below `num_classes`.
-        groups: of every row (K,), at least two.
+        groups: of every row (K,); every output has values of at least two.
 
     Raises ConfigError for a kind of a plugin.
     """
@@ -53,7 +53,8 @@ def fit(x: np.ndarray, y: np.ndarray, groups: np.ndarray, kind: str, num_classes
         raise ConfigError(f"--freeze: there is no linear head for labels of the kind {kind}")
     heads = []
     for column in y.reshape(len(y), -1).T.astype(np.float64):
-        heads.append(_with_best_alpha(x, column, groups, kind, num_classes))
+        there = ~np.isnan(column)
+        heads.append(_with_best_alpha(x[there], column[there], groups[there], kind, num_classes))
     return Head(*map(np.concatenate, zip(*heads)))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ...downstream import metrics
 from ...downstream.tasks import Regression, Task
 from ...training.results import Predictions, Result, numbers, result_of, write_results
 from ..evidence import verdict, wording
@@ -18,6 +18,7 @@ from ..evidence.intervals import conformal_quantile
 from ..evidence.verdict import Verdict
 from .folds import Permuted
 
+OF_ERRORS = {"rmse": "mean", "mae": "median"}  # the baselines with the smallest errors
 FEATURES = {"structure": "length and composition", "residues": "own type, neighbours and their number"}
 
 
@@ -45,14 +46,11 @@ class TablePredictions(Predictions):
         Orders are not judged by these: the mean of the others falls where a fold rises, so that its rho is below 0.
         """
         found = super().baseline_metrics(task, rows, groups)
-        if not self.own_baseline:
-            return found
-        target = self.target[rows]
-        own = {
-            "rmse": metrics.rmse(self.own_baseline["mean"][rows], target),
-            "mae": metrics.mae(self.own_baseline["median"][rows], target),
-        }
-        return found | {name: value for name, value in own.items() if name in task.measures}
+        for which, values in self.own_baseline.items():
+            errors = copy(task)
+            errors.measures = [name for name in ("rmse", "mae") if name in task.measures and OF_ERRORS[name] == which]
+            found |= errors.metrics(values[rows], self.target[rows], groups)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,17 +133,22 @@ def repeated_in_file(task: Task, results: Mapping, predictions: TablePredictions
     decision = wording.verdict_of(results)
     kept = {"verdict": wording.doubt(decision), "advice": wording.advice(decision)}
     if isinstance(task, Regression):
-        kept["within"] = conformal_quantile(np.abs(predictions.target - predictions.prediction))
+        errors = np.abs(predictions.target - predictions.prediction).reshape(len(predictions.names), -1)
+        kept["within"] = [conformal_quantile(column[~np.isnan(column)]) for column in errors.T]
         kept["within_of"] = len(set(predictions.units))
     return kept
 
 
-def columns_of_doubt(predictions: Predictions, reach: float, doubt: str) -> dict[str, list[str]]:
-    """Columns for predictions of new structures: `low` and `high`, a finite `reach` from them; and the doubt."""
+def columns_of_doubt(
+    predictions: Predictions, columns: Sequence[str], reach: Sequence[float], doubt: str
+) -> dict[str, list[str]]:
+    """Columns for predictions of new structures: `low` and `high`, `reach` (C,) from them, if finite; and the doubt."""
     more = {}
-    if np.isfinite(reach):
-        for title, sign in (("low", -1), ("high", 1)):
-            more |= numbers(title, predictions.prediction[:, None] + sign * reach, ())
+    values = predictions.prediction.reshape(len(predictions.names), -1)
+    known = np.isfinite(reach)
+    for title, sign in (("low", -1), ("high", 1)):
+        of_all = numbers(title, values + sign * np.array(reach), columns) if known.any() else {}
+        more |= {of: cells for (of, cells), there in zip(of_all.items(), known) if there}
     if doubt:
         more["verdict"] = [doubt] * len(predictions.names)
     return more

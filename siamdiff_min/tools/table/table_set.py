@@ -4,9 +4,11 @@
 a hash of the sequence decides. One store of the structures serves all tables: labels are added as it is opened.
 """
 
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from ...reading.sources import Source, find_structures, structure_files
 from ...reading.store import FAILURES, ProteinStore, finished_store
 from ...sets.labelled_set import SPLITS, LabelledData
 from ...sets.samples import Samples, place_of
-from .labels import Faults, Row, read_table, structure_called
+from .labels import CLASSES, Faults, Row, Table, if_changed, read_table, structure_called
 from .relatives import groups_of
 from .samples import TableSamples
 
+# Titles that others give to the columns `chain` and `number`. Without these, residues look like repeats.
+TELLING = re.compile("res_?(id|i|num|seq|no)|residue.*|pos(ition)?|number|chain(s|_?id)", re.IGNORECASE)
 HELD_OUT = 10  # of a table without splits, one structure in ten is for validation, one for test
 
 
@@ -92,22 +96,25 @@ def table_set(
     files = _by_file(sources)
     labels = defaultdict(list)
     for row in table.rows:
-        labels[files.get(row.name) or structure_called(row.name, there)].append(row)
-    _match({*labels}, data, there, table.faults)
+        name = files.get(row.name) or structure_called(row.name, there)
+        labels[f"{name}_{row.chain}" if row.chain else name].append(row)
+
+    # Do the names meet structures? They may be those of chains, 1ABC_A, of files that are read chain by chain.
+    residues = bool(table.rows[0].place)
+    with_chains = {name.rpartition("_")[0] for name in labels}
+    each_chain = not store and not residues and with_chains <= there and not labels.keys() & there
+    wanted = with_chains if each_chain else {*labels}
+    _match(wanted, data, there, table.faults)
 
     # Of every structure the split and the family. If its sequence decides, that is known when it has been read.
     split_of = {}
     family_of = {}
     for name, rows in labels.items():
-        count = Counter(row.place for row in rows)
-        repeats = [str(row.number) for row in rows if count[row.place] > 1]
-        if repeats:
-            same = f"rows {first_three(repeats)} are of the same structure or residue, {name}"
-            table.faults.add("repeats", f"{same}: give one value, such as their mean")
         split_of[name], *splits = {row.split for row in rows}
         family_of[name], *families = {row.family for row in rows}
         if splits or families:
             table.faults.add("differ", f"{name} has more than one {'split' if splits else 'family'}")
+    labels = _averaged(labels, table)
     if together:
         split_of = dict.fromkeys(labels, "test")
     empty = {*needed} - {*split_of.values()}
@@ -116,18 +123,24 @@ def table_set(
     table.faults.check()
 
     # In words, for the user.
-    residues = bool(table.rows[0].place)
-    count_of_rows = f"{len(table.rows)} residues of {len(labels)}" if residues else f"{len(labels)}"
-    unlabelled = sorted(there - labels.keys())
+    count = sum(map(len, labels.values()))
+    count_of_rows = f"{count} residues of {len(labels)}" if residues else f"{len(labels)}"
+    unlabelled = sorted(there - wanted)
     if unlabelled:
         labelled = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
         table.notes.append(f"{labelled}; without one: {first_three(unlabelled)}")
     return TableData(
-        **dict.fromkeys(SPLITS, structure_files(data)),
+        **dict.fromkeys(SPLITS, structure_files(data, each_chain)),
         classes=table.classes,
         about=f"{table.kind} on {count_of_rows} structures, {path}: {table.about}",
         notes=table.notes,
-        options={"kind": table.kind, "residues": residues, "column": columns.get("value_column") or ""},
+        options={
+            "kind": table.kind,
+            "residues": residues,
+            "each_chain": each_chain,
+            "column": ", ".join(columns.get("value_column") or ()),
+            "properties": [] if table.kind in CLASSES else [*table.classes],
+        },
         labels=labels,
         split_of=split_of,
         family_of=family_of,
@@ -153,6 +166,48 @@ def _by_file(sources: Iterable[Source]) -> dict[str, str]:
     return {file: names.pop() for file, names in found.items() if len(names) == 1}
 
 
+def _averaged(labels: Mapping[str, Sequence[Row]], table: Table) -> dict[str, list[Row]]:
+    """The rows of every name, in place of several of one structure or residue the mean of their numbers.
+
+    It is a fault if they have different classes, are 0 and 1, or if a column that is not read may tell them apart.
+    """
+    averaged: dict[str, list[Row]] = {name: [] for name in labels}
+    telling = [title for title in table.unread if TELLING.fullmatch(title)]
+    repeats = 0
+    for name, rows in labels.items():
+        together = defaultdict(list)
+        for row in rows:
+            together[row.place].append(row)
+        for place, same in together.items():
+            first = same[0]
+            values = [row.value for row in same]
+            value = first.value if table.kind in CLASSES else _mean(values)
+            averaged[name].append(replace(first, value=value))
+            if len(same) == 1:
+                continue
+            repeats += len(same)
+            which = f"rows {first_three([str(row.number) for row in same])} are of {name} {place}".rstrip()
+            differ = table.kind in CLASSES and any(other != value for other in values)
+            if differ or (table.kind == "binary" and any(0 < x < 1 for x in np.ravel(value))):
+                table.faults.add("repeats", f"{which}, but differ: keep one")
+            for title in telling:
+                columns = f"labels of residues need columns 'chain' and 'number', there is {title!r}"
+                table.faults.add("titles", f"{which}: {columns}")
+    if repeats:
+        count = repeats + sum(map(len, averaged.values())) - len(table.rows)
+        said = f"{repeats} rows are repeats, of {count} structures or residues"
+        table.notes.append(f"{said}: their mean is taken")
+    return averaged
+
+
+def _mean(values: Sequence) -> float | list[float]:
+    """The mean of numbers, without nan; of lists of them the mean of each place."""
+    if isinstance(values[0], list):
+        return [_mean(of_column) for of_column in zip(*values)]
+    there = [value for value in values if not math.isnan(value)]
+    return math.fsum(there) / len(there) if there else math.nan
+
+
 def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     """It is a fault if one of these names fits several structures of `there`, or none."""
     fitting = defaultdict(list)  # a file in several folders
@@ -165,8 +220,8 @@ def _match(names: Set[str], data, there: Set[str], faults: Faults) -> None:
     if missing:
         of = f"{len(missing)} of {len(names)}: {first_three(missing)}"
         has = f"{data} has {len(there)}: {first_three(sorted(there))}"
-        advice = "chains have names, such as 1ABC_A, in a store of siamdiff build --each-chain"
-        faults.add("none", f"names that match no structure ({of}; {has}; {advice})")
+        changed = next(filter(None, map(if_changed, missing)), "")
+        faults.add("none", f"names that match no structure{changed} ({of}; {has})")
 
 
 # ---- labels of a store -----------------------------------------------------------------------------------------------

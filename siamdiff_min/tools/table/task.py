@@ -1,4 +1,7 @@
-"""The task of a table: a kind of labels, of structures or of their residues."""
+"""The task of a table: a kind of labels, of structures or of their residues; several columns of numbers at once.
+
+Of several properties there is an output for each, and the target is nan where one was not measured.
+"""
 
 from collections.abc import Sequence
 
@@ -8,9 +11,10 @@ from torch import Tensor, nn
 from ...downstream import metrics
 from ...downstream.metrics import metric
 from ...downstream.sample import Sample
-from ...downstream.tasks import KINDS, Classes, Task
+from ...downstream.tasks import KINDS, Binary, Classes, Regression, Task
 from ...encoders.ops import MLP
 from ...files import ConfigError
+from ...statistics import Statistic, Variance
 
 
 def table_task(
@@ -18,18 +22,25 @@ def table_task(
     num_outputs: int | None = None,
     kind: str = "regression",
     residues: bool = False,
+    each_chain: bool = False,
     metric: str | None = None,
     linear: bool = False,
     column: str = "",
+    properties: Sequence[str] = (),
 ) -> Task:
-    """Values of the user's own (docs/extending.md), of structures or of their `residues`.
+    """Values of the user's own (docs/extending.md), of structures, of `each_chain` alone, or of `residues`.
 
     `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. `column`
-    is the title of the values, for a report. Raises ConfigError for a metric of another kind.
+    is the title of the values, for a report. With several `properties` there is an output for each. Raises ConfigError
+    for a metric of another kind, and for properties that are no numbers.
     """
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
     build = KINDS[kind]
+    if properties:
+        if not issubclass(build, (Regression, Binary)):
+            raise ConfigError(f"several columns must be numbers, which {kind} are not")
+        build = type(build.__name__, (Properties, build), {"properties": tuple(properties)})
     if residues:
         build = type(build.__name__, (OfResidues, build), {})
     task = build(encoder, num_outputs)
@@ -41,7 +52,8 @@ def table_task(
         task.head = MLP(encoder.out_dim, task.num_outputs)
 
     # Enough to call this function again.
-    task.options = {"kind": kind, "residues": residues, "metric": decides, "linear": linear, "column": column}
+    task.options = {"kind": kind, "residues": residues, "each_chain": each_chain, "properties": [*properties]}
+    task.options |= {"metric": decides, "linear": linear, "column": column}
     return task
 
 
@@ -65,10 +77,20 @@ def balanced_accuracy(prediction: np.ndarray, target: np.ndarray) -> float:
     return np.mean([right[target == label].mean() for label in np.unique(target)])
 
 
+@metric("max")
+def macro_f1(prediction: np.ndarray, target: np.ndarray) -> float:
+    """Mean of F1 over the classes that occur or were chosen; 0 without a hit. prediction (K, C), target (K,)."""
+    chosen = prediction.argmax(1)
+    labels = np.union1d(chosen, target)[:, None]
+    hits = ((chosen == labels) & (target == labels)).sum(1)
+    both = (chosen == labels).sum(1) + (target == labels).sum(1)
+    return np.mean(2 * hits / both)
+
+
 class TableClasses(Classes):
     """One of several classes. Of two, the rarer in training is "yes" for AUROC and AUPRC."""
 
-    measures = ("accuracy", "balanced_accuracy")
+    measures = ("accuracy", "balanced_accuracy", "macro_f1")
 
     def __init__(self, encoder: nn.Module, num_outputs: int | None = None):
         super().__init__(encoder, num_outputs)
@@ -79,6 +101,7 @@ class TableClasses(Classes):
         found = {
             "accuracy": metrics.accuracy(prediction, target),
             "balanced_accuracy": balanced_accuracy(prediction, target),
+            "macro_f1": macro_f1(prediction, target),
         }
         if self.num_outputs == 2:
             rarer = self.rarer(target)
@@ -95,3 +118,41 @@ class TableClasses(Classes):
 
 if KINDS["classes"] is Classes:  # a plugin may have its own
     KINDS["classes"] = TableClasses
+
+
+# ---- several properties ----------------------------------------------------------------------------------------------
+
+
+class Properties(Task):
+    """Before numbers, or yes and no: each output is a property of its own, nan in the target (B, C) a gap."""
+
+    properties: Sequence[str] = ()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Losses (B,) of samples; their mean is that over all values that were measured."""
+        there = ~target.isnan()
+        losses = super().loss(output[..., None], target.nan_to_num(0.0))  # (B, C), as one output is asked of each
+        return (losses * there).sum(-1) * (len(target) / there.sum())
+
+    def baseline_loss(self, target: Tensor) -> Statistic:
+        if not isinstance(self, Regression):
+            return super().baseline_loss(target)  # a gap is neither yes nor no
+        standardised = self.standardise(target)
+        return Variance.of(standardised[~standardised.isnan()])
+
+    def metrics(self, prediction: np.ndarray, target: np.ndarray, groups: Sequence[str]) -> dict[str, float]:
+        """The metrics of each property, and for every metric their mean: of errors in standard deviations."""
+        values = {}
+        there = ~np.isnan(target)
+        for name in self.measures:
+            compute = getattr(metrics, name)
+            found = np.array([compute(prediction[rows, i], target[rows, i]) for i, rows in enumerate(there.T)])
+            in_units = isinstance(self, Regression) and metrics.BEST[name] == "min"
+            comparable = found / self.std.cpu().numpy() if in_units else found
+            finite = comparable[np.isfinite(comparable)]
+            values[name] = float(finite.mean()) if len(finite) else np.nan
+            values |= {f"{name}:{of}": value for of, value in zip(self.properties, found.tolist())}
+        return values
+
+    def direction(self, measure: str) -> str | None:
+        return super().direction(measure.partition(":")[0])  # of a property it is NAME:PROPERTY
