@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -126,38 +125,33 @@ def prepare_gpu(rank: int, world: int, deterministic: bool) -> torch.device:
     return chosen
 
 
-def patiently(wait: Callable, reason: Callable):
-    """`wait` for a minute, then say the reason, if this process is to say it, and wait for ten more."""
-    try:
-        return wait(MINUTE)
-    except RuntimeError:
-        words = reason()
-        if words:
-            print(f"waiting     {words}. For one process alone: unset WORLD_SIZE", file=sys.stderr, flush=True)
-        return wait(MEETING)
-
-
 def meet(backend: str, rank: int, world: int) -> None:
     """Connect the processes, which exchange tensors by `backend`. Raises SiamDiffError."""
+    alone = "For one process alone: unset WORLD_SIZE"
     try:
         first = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # who holds the store
-        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, first
-        connect = partial(dist.TCPStore, *place, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
-        store = patiently(connect, lambda: f"the first of {world} processes is not here")
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, first, MEETING
+        store = dist.TCPStore(*place, wait_for_workers=False, multi_tenant=True)  # type: ignore[attr-defined]
 
         # torchrun may keep this store through its restarts, with the stale addresses of those before.
         attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
         store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+
+        # The last one to come tells all; after a minute the first says how many are missing.
         came = store.add("here", 1)
         if came == world:
             store.set("all", "here")
-        here = partial(store.add, "here", 0)
-        patiently(partial(store.wait, ["all"]), lambda: came == 1 and f"{here()} of {world} processes are here")
+        try:
+            store.wait(["all"], MINUTE)
+        except RuntimeError:
+            if came == 1:
+                here = store.add("here", 0)
+                print(f"waiting     {here} of {world} processes are here. {alone}", file=sys.stderr, flush=True)
+            store.wait(["all"], MEETING)
         store.set_timeout(PATIENCE)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     except RuntimeError as error:
-        help = "For one process alone: unset WORLD_SIZE"
-        raise SiamDiffError(f"the {world} processes of this run cannot meet: {error!s:.300}. {help}") from error
+        raise SiamDiffError(f"the {world} processes of this run cannot meet: {error!s:.300}. {alone}") from error
 
 
 @contextmanager
