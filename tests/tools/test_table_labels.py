@@ -61,7 +61,7 @@ REFUSED = {  # a table, its kind, the message
     "name,value\na,\nb,NA": ("regression", "column value has no value"),
     "name,value\na,\nb,": ("classes", "column value has no value"),
     "name,value\na,1\nb,n. d.\nc,2": (None, f"row 3: 'n. d.' {NUMBERS}"),
-    "name;value\na;0,52\nb;1.5": (None, "row 3: '1.5' has a decimal point, but '0,52' a decimal comma"),
+    "name;value\na;0,52\nb;1.5": (None, "'1.5' has a decimal point, but '0,52' a decimal comma"),
     "name;value\na;1.234,5\nb;2,5": (None, f"row 2: '1.234,5' {NUMBERS}"),
     "name;value\na;1,5 ± 0,3\nb;2 ± 1": (None, f"row 2: '1,5 ± 0,3' {NUMBERS}"),
     'name,value\na,"1,250"\nb,980': (None, "is '1,250' a decimal comma.*: write all without commas"),

@@ -137,9 +137,9 @@ def test_all_faults_of_names_are_named_at_once(folder):
     said = str(found.value)
     for fault in (
         "row 4: 'x' is no value",
-        "p0 has more than one split",
+        "rows 2, 3 are of p0, but differ: keep one",
         "no structure (a date? a spreadsheet may have changed it) (2 of 3: 2-Mar, q;",
-        "leave none for ",
+        "leave none for test and valid",
     ):
         assert fault in said
 

@@ -153,11 +153,11 @@ def check_rows(config: Namespace, options: Mapping, datasets: Mapping) -> list[s
     copies, families = groups_of_rows(learned)
     check_different(target, options)
     folds = config.folds or 0
-    for column, left in enumerate(left_by_folds(target, copies, folds)):
+    counts = left_by_folds(target, copies, 0), left_by_folds(target, copies, folds)
+    for name, count, left in zip(options["properties"] or [""], *counts):
         if left < 2:
-            there = copies[~np.isnan(target.reshape(len(target), -1)[:, column])]
-            of = f"{options['properties'][column]} was measured for" if options["properties"] else "there are"
-            found = f"{of} {len(np.unique(there))} different structures (copies and families count once)"
+            of = f"{name} was measured for" if name else "there are"
+            found = f"{of} {count} different structures (copies and families count once)"
             beside = f"; one of {folds} folds leaves {left} of them to learn from" if folds else ""
             raise ConfigError(f"--freeze: {found}{beside}: it takes 2")
 

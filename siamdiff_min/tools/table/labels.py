@@ -141,11 +141,11 @@ def read_table(
     """
     faults = Faults(path)
     columns = [value_column] if isinstance(value_column, str) else [*(value_column or ())]
-    columns, unread, lines, cells = _columns(path, name_column, columns, faults)
+    columns, unread, lines = _columns(path, name_column, columns, faults)
 
     # Which cells have a value? By default the kind is that of all numbers, of 0 and 1, or of names.
     words = {word.lower() for word in missing or ()}
-    texts = [text for row in cells.values() for text in row]
+    texts = [line[str(i)] for line in lines.values() for i in range(len(columns))]
     kind = kind or _kind_of([text for text in texts if text.lower() not in NOT_MEASURED | words])
     gaps = {"classes": {"", *words}, "labels": words}.get(kind, NOT_MEASURED | words)
     several = len(columns) > 1
@@ -157,14 +157,14 @@ def read_table(
     about = []
     known: list[dict] = []  # of every column the values by row
     for i, title in enumerate(columns):
-        column = {number: row[i] for number, row in cells.items() if row[i].lower() not in gaps}
+        column = {number: line[str(i)] for number, line in lines.items() if line[str(i)].lower() not in gaps}
         known.append({number: _value(number, text, kind, faults) for number, text in column.items()})
         if not column:
             faults.add("column", f"column {title} has no value")
             faults.check()
-        said = [] if kind in CLASSES else _remarks(column, faults)
-        if len(column) < len(cells):
-            said.append(f"{len(cells) - len(column)} of {len(cells)} rows were not measured")
+        said = [] if kind in CLASSES else _remarks([*column.values()], faults)
+        if len(column) < len(lines):
+            said.append(f"{len(lines) - len(column)} of {len(lines)} rows were not measured")
         of = f"{title}: " if several else ""
         notes += [of + remark for remark in said]
         about.append(of + _in_words([*known[i].values()], kind))
@@ -181,8 +181,8 @@ def read_table(
 
 def _columns(
     path, name_column: str | None, columns: Sequence[str], faults: Faults
-) -> tuple[Sequence[str], list[str], dict[int, dict[str, str]], dict[int, list[str]]]:
-    """Titles of the values, and of what is not read; the other cells of every row by their meaning; those of values."""
+) -> tuple[Sequence[str], list[str], dict[int, dict[str, str]]]:
+    """Titles of the values, and of what is not read; the cells of every row by their meaning, of values by a number."""
     rows = read_spreadsheet(path)
     if len(rows) < 2:
         raise StructureError(path, MALFORMED, "no rows below the titles; expected columns name and value")
@@ -200,20 +200,18 @@ def _columns(
     of_residues = ("number", "residue") if {"chain", "number"} <= title_of.keys() else ()
     known = ("split", "family", "chain", *of_residues)
     used = {key: title_of[key] for key in known if title_of.get(key) not in (None, names, *columns)}
-    used["name"] = names
-    unread = [title for title in titles if title and title not in {*used.values(), *columns}]
+    used |= {"name": names, **{str(i): title for i, title in enumerate(columns)}}
+    unread = [title for title in titles if title and title not in used.values()]
 
     # Excel may write empty cells at the end of a row.
     lines = {}
-    cells_of_values = {}
     for number, cells in others:
         if len(cells) < len(titles) or any(cells[len(titles) :]):
             faults.add("width", f"row {number} has {len(cells)} columns of {len(titles)}: {cells!r}")
             continue
         by_title = dict(zip(titles, cells))
         lines[number] = {key: by_title[title] for key, title in used.items()}
-        cells_of_values[number] = [by_title[title] for title in columns]
-    return columns, unread, lines, cells_of_values
+    return columns, unread, lines
 
 
 def _row(number: int, line: Mapping[str, str], value: float | str | list, faults: Faults) -> Row:
@@ -272,32 +270,26 @@ def _value(number: int, text: str, kind: str, faults: Faults) -> float | str | l
     return value
 
 
-def _remarks(column: Mapping[int, str], faults: Faults) -> list[str]:
+def _remarks(texts: Sequence[str], faults: Faults) -> list[str]:
     """What may not be meant by the numbers of a column: commas, bounds, and names that are numbers."""
-    texts = [*column.values()]
     notes = []
-
-    # A comma may be that of decimals or of thousands.
     commas = [text for text in texts if "," in text]
-    for number, text in column.items() if commas else ():
-        if "." in text:
-            faults.add("points", f"row {number}: {text!r} has a decimal point, but {commas[0]!r} a decimal comma")
+    points = [text for text in texts if "." in text]
     if commas:
         notes.append(f"decimal commas: {commas[0]} is read as {_number(commas[0]):g}")
-        if len(commas) < len(texts) and all(map(THOUSANDS.fullmatch, commas)):
-            faults.add("commas", f"is {commas[0]!r} a decimal comma? Some numbers are whole: write all without commas")
+    if commas and points:
+        faults.add("commas", f"{points[0]!r} has a decimal point, but {commas[0]!r} a decimal comma")
+    elif commas and len(commas) < len(texts) and all(map(THOUSANDS.fullmatch, commas)):
+        faults.add("commas", f"is {commas[0]!r} a decimal comma? Some numbers are whole: write all without commas")
     bounds = [text for text in texts if text[0] in "<>\u2264\u2265"]
     if bounds:
         notes.append(f"{len(bounds)} bounds ({first_three(bounds)}) are read as the number behind the sign")
 
     # 1.1 and 1.10 of a classification.
-    written = defaultdict(set)
-    for text in texts:
-        written[_number(text)].add(text)
-    for several in written.values():
-        if len(several) > 1 and all("." in text for text in several):
-            notes.append(f"{' and '.join(sorted(several))} are one number: --kind classes if they are names")
-            break
+    last = {_number(text): text for text in points}
+    alike = [text for text in points if last[_number(text)] != text]
+    if alike:
+        notes.append(f"{alike[0]} and {last[_number(alike[0])]} are one number: --kind classes if they are names")
     return notes
 
 

@@ -94,10 +94,17 @@ def table_set(
     sources = [] if store else find_structures(data).sources
     there = _names_in(store) if store else {source.name for source in sources}
     files = _by_file(sources)
-    labels = defaultdict(list)
+    rows_of = defaultdict(list)  # the rows of every structure, chain or residue
     for row in table.rows:
         name = files.get(row.name) or structure_called(row.name, there)
-        labels[f"{name}_{row.chain}" if row.chain else name].append(row)
+        rows_of[f"{name}_{row.chain}" if row.chain else name, row.place].append(row)
+    labels = defaultdict(list)
+    for (name, _), rows in rows_of.items():
+        labels[name].append(_averaged(name, rows, table))
+    repeats = [len(rows) for rows in rows_of.values() if len(rows) > 1]
+    if repeats:
+        of = f"{sum(repeats)} rows are repeats, of {len(repeats)} structures or residues"
+        table.notes.append(f"{of}: their mean is taken")
 
     # Do the names meet structures? They may be those of chains, 1ABC_A, of files that are read chain by chain.
     residues = bool(table.rows[0].place)
@@ -114,7 +121,6 @@ def table_set(
         family_of[name], *families = {row.family for row in rows}
         if splits or families:
             table.faults.add("differ", f"{name} has more than one {'split' if splits else 'family'}")
-    labels = _averaged(labels, table)
     if together:
         split_of = dict.fromkeys(labels, "test")
     empty = {*needed} - {*split_of.values()}
@@ -123,8 +129,7 @@ def table_set(
     table.faults.check()
 
     # In words, for the user.
-    count = sum(map(len, labels.values()))
-    count_of_rows = f"{count} residues of {len(labels)}" if residues else f"{len(labels)}"
+    count_of_rows = f"{len(rows_of)} residues of {len(labels)}" if residues else f"{len(labels)}"
     unlabelled = sorted(there - wanted)
     if unlabelled:
         labelled = f"{len(there) - len(unlabelled)} of {len(there)} structures have a label"
@@ -166,38 +171,21 @@ def _by_file(sources: Iterable[Source]) -> dict[str, str]:
     return {file: names.pop() for file, names in found.items() if len(names) == 1}
 
 
-def _averaged(labels: Mapping[str, Sequence[Row]], table: Table) -> dict[str, list[Row]]:
-    """The rows of every name, in place of several of one structure or residue the mean of their numbers.
-
-    It is a fault if they have different classes, are 0 and 1, or if a column that is not read may tell them apart.
-    """
-    averaged: dict[str, list[Row]] = {name: [] for name in labels}
-    telling = [title for title in table.unread if TELLING.fullmatch(title)]
-    repeats = 0
-    for name, rows in labels.items():
-        together = defaultdict(list)
-        for row in rows:
-            together[row.place].append(row)
-        for place, same in together.items():
-            first = same[0]
-            values = [row.value for row in same]
-            value = first.value if table.kind in CLASSES else _mean(values)
-            averaged[name].append(replace(first, value=value))
-            if len(same) == 1:
-                continue
-            repeats += len(same)
-            which = f"rows {first_three([str(row.number) for row in same])} are of {name} {place}".rstrip()
-            differ = table.kind in CLASSES and any(other != value for other in values)
-            if differ or (table.kind == "binary" and any(0 < x < 1 for x in np.ravel(value))):
-                table.faults.add("repeats", f"{which}, but differ: keep one")
-            for title in telling:
-                columns = f"labels of residues need columns 'chain' and 'number', there is {title!r}"
-                table.faults.add("titles", f"{which}: {columns}")
-    if repeats:
-        count = repeats + sum(map(len, averaged.values())) - len(table.rows)
-        said = f"{repeats} rows are repeats, of {count} structures or residues"
-        table.notes.append(f"{said}: their mean is taken")
-    return averaged
+def _averaged(name: str, rows: Sequence[Row], table: Table) -> Row:
+    """One row for those of a structure or residue, with the mean of their numbers. Faults are rows that differ else."""
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    of_classes = table.kind in CLASSES
+    value = first.value if of_classes else _mean([row.value for row in rows])
+    said = {(row.split, row.family, str(row.value) if of_classes else "") for row in rows}
+    which = f"rows {first_three([str(row.number) for row in rows])} are of {name} {first.place}".rstrip()
+    if len(said) > 1 or (table.kind == "binary" and any(0 < x < 1 for x in np.ravel(value))):
+        table.faults.add("repeats", f"{which}, but differ: keep one")
+    for title in filter(TELLING.fullmatch, table.unread):
+        needed = f"labels of residues need columns 'chain' and 'number', there is {title!r}"
+        table.faults.add("titles", f"{which}: {needed}")
+    return replace(first, value=value)
 
 
 def _mean(values: Sequence) -> float | list[float]:

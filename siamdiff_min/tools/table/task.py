@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...downstream import metrics
 from ...downstream.metrics import metric
 from ...downstream.sample import Sample
-from ...downstream.tasks import KINDS, Binary, Classes, Regression, Task
+from ...downstream.tasks import KINDS, Classes, Regression, Task
 from ...encoders.ops import MLP
 from ...files import ConfigError
 from ...statistics import Statistic, Variance
@@ -31,15 +31,13 @@ def table_task(
     """Values of the user's own (docs/extending.md), of structures, of `each_chain` alone, or of `residues`.
 
     `metric` decides which epoch is the best, by default the first of the kind. A `linear` head is one layer. `column`
-    is the title of the values, for a report. With several `properties` there is an output for each. Raises ConfigError
-    for a metric of another kind, and for properties that are no numbers.
+    is the title of the values, for a report. With several `properties`, of numbers, there is an output for each. Raises
+    ConfigError for a metric of another kind.
     """
     if kind not in KINDS:
         raise ConfigError(f"labels of the kind {kind!r:.50} are not known here. Do they come from a --plugin?")
     build = KINDS[kind]
     if properties:
-        if not issubclass(build, (Regression, Binary)):
-            raise ConfigError(f"several columns must be numbers, which {kind} are not")
         build = type(build.__name__, (Properties, build), {"properties": tuple(properties)})
     if residues:
         build = type(build.__name__, (OfResidues, build), {})
