@@ -56,7 +56,9 @@ ON_DEMAND = {  # name -> the module that has it. Torch and scikit-learn load slo
     "Structure": ".reading.structure",
 }
 PARTS = {  # of tools/, by the names under which `reading` and `Protein` ask for them: see `files.part`
+    "binary_cif_models": ".tools.formats.bcif",
     "biopython_models": ".tools.formats.biopython",
+    **dict.fromkeys(("foldcomp_members", "foldcomp_text"), ".tools.formats.foldcomp"),
     "from_atom37": ".tools.formats.arrays",
     "from_ca": ".tools.formats.arrays",
     "chains_of": ".tools.build",

@@ -160,6 +160,8 @@ def console() -> Iterator[None]:
 
 def blame_machine(path, error: BaseException) -> None:
     """Raise MachineError if the machine is at fault: another file would have met this error too."""
+    if isinstance(error, ModuleNotFoundError):  # of an optional one
+        raise MachineError(f"{path} needs the package {error.name}: pip install {error.name}") from error
     if isinstance(error, OSError) and error.errno in MACHINE:
         raise MachineError(f"{path}: {error.strerror}; that is a fault of the machine, not of this file") from error
 

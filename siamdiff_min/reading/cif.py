@@ -17,18 +17,7 @@ from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from ..files import StructureError, part, part_or_none
 from ..protein.constants import PARENT
-from .columns import (
-    BLANK,
-    NO_NUMBER,
-    OTHER_MODELS,
-    WIDEST,
-    Atoms,
-    Column,
-    Model,
-    changes,
-    decimals,
-    pieces,
-)
+from .columns import BLANK, NO_NUMBER, OTHER_MODELS, WIDEST, Atoms, Column, Model, changes, decimals, pieces
 
 COLUMNS = {  # of `_atom_site`: possible names, the first with a value counts; then the default of a missing column
     "model": ("pdbx_pdb_model_num", "1"),
@@ -64,7 +53,7 @@ class Values:
 
     @staticmethod
     def of(texts: list[str]) -> Values:
-        encoded = [text.encode("latin-1") for text in texts]
+        encoded = [text.encode("latin-1", "replace") for text in texts]
         end = np.cumsum([len(text) for text in encoded], dtype=np.int64) + WIDEST
         length = np.array([len(text) for text in encoded], np.int64)
         filling = b" " * WIDEST
@@ -212,14 +201,18 @@ def _blocks(path: str, content: bytes) -> list[dict[str, Values | list[str]]]:
 
 def mmcif_models(path: str, content: bytes) -> Iterator[Model]:
     """One model after the other of the data block with atoms. Raises StructureError if several have some."""
-    blocks = _blocks(path, content)
+    return models_of(path, _blocks(path, content))
+
+
+def models_of(path: str, blocks: list[dict]) -> Iterator[Model]:
+    """The same of blocks with atoms, whose columns are texts, `Values` or as of BinaryCIF, by lower-case names."""
     if not blocks:
         return
     if len(blocks) > 1:
         raise StructureError(path, "several data blocks with atoms", "give each a file of its own")
     (tables,) = blocks
     for name, column in tables.items():
-        if name.startswith(SITE) and not isinstance(column, Values):
+        if name.startswith(SITE) and isinstance(column, list):
             tables[name] = Values.of(column)
     size = rows_of_atoms(path, tables)
     told_by_tables = part_or_none("told_by_tables")

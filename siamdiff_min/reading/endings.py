@@ -7,11 +7,11 @@ for users in docs/data.md.
 import os
 
 # If a structure has several files, the first of these endings is taken.
-_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
-ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN))
-ARCHIVES = (".tar", ".zip")
-_PACKED = (".tar.gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
-UNREAD = (*_PACKED, ".bcif", ".bcif.gz", ".fcz", ".mmtf", ".pqr", ".pdbqt")
+_PLAIN = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1", ".bcif")
+FOLDCOMP, LOOKUP = ".fcz", ".lookup"  # a file of Foldcomp; the table of names beside a database of such files
+ENDINGS = (*_PLAIN, *(f"{ending}.gz" for ending in _PLAIN), FOLDCOMP)
+ARCHIVES = (".tar", ".zip", LOOKUP)
+UNREAD = (".tar.gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".mmtf", ".pqr", ".pdbqt")
 NOT_A_STRUCTURE = "not a structure file"  # why a file is skipped
 
 

@@ -1,6 +1,6 @@
-"""Reading structures: PDB and mmCIF files, plain or gzip-compressed, and objects of Biopython.
+"""Reading structures: PDB, mmCIF and BinaryCIF files, plain or gzip-compressed, and objects of Biopython.
 
-Each becomes columns of atoms (`pdb.py`, `cif.py`). One function, `policy.assemble`, makes a protein of them,
+Each becomes columns of atoms (`pdb.py`, `cif.py`, `bcif.py`). One function, `policy.assemble`, makes a protein of them,
 so all files of one entry give the same `Protein`. Whatever the file holds, the outcome is a `Structure` or a
 `StructureError`.
 """
@@ -26,7 +26,7 @@ _NO_BLOCK = re.compile(rb"(\s|#.*\n)*(loop_|_[a-z]\w*\.)", re.IGNORECASE)  # wha
 
 
 def read_structure(source, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
-    """Read a PDB or mmCIF file, plain or gzip-compressed. Its content tells which, not its extension.
+    """Read a PDB, mmCIF or BinaryCIF file, plain or gzip-compressed. Its content tells which, not its extension.
 
     Args:
         source: a path, or a Structure, Model or Chain of Biopython.
@@ -56,6 +56,8 @@ def models_in(source, path: str, data: str | bytes | None, most: int | None) -> 
         read = mmcif_models if is_mmcif(content) else pdb_models
         if _NO_BLOCK.match(content):
             raise StructureError(path, "mmCIF without its data_ line", "add one, such as data_1abc, as the first line")
+        if is_binary_cif(content):
+            read = part("binary_cif_models")
         return list(islice(read(path, content), most))
 
 
@@ -64,6 +66,11 @@ def name_of(source) -> str:
     if isinstance(source, Entity):
         return "_".join(str(part) for part in source.get_full_id() if not isinstance(part, int))
     return str(source)
+
+
+def is_binary_cif(content: bytes) -> bool:
+    """Whether it begins as BinaryCIF does, with some words of which one is in no other format."""
+    return b"dataBlocks" in content[:200]
 
 
 def _content(path: str, data: str | bytes | None) -> bytes:
@@ -79,11 +86,15 @@ def _content(path: str, data: str | bytes | None) -> bytes:
     except OSError as error:
         blame_machine(path, error)
         raise StructureError(path, "cannot be opened", error.strerror or str(error)) from error
+    if is_binary_cif(content):
+        return content
+    if content.startswith(b"FCMP"):
+        return part("foldcomp_text")(content)
     content = content.removeprefix(b"\xef\xbb\xbf").rstrip(b"\0")  # byte order mark; a last block that a tool filled
     if not content or content.isspace():
         raise StructureError(path, "empty")
     if content[:1000].lstrip().startswith(b"<"):
         raise StructureError(path, "an HTML or XML page, not a PDB or mmCIF file")
     if b"\0" in content:  # a tar, say: its header would hide the first line of a structure in it
-        raise StructureError(path, "not a text file", "zero bytes in it, as in an archive or BinaryCIF")
+        raise StructureError(path, "not a text file", "zero bytes in it, as in an archive")
     return content

@@ -1,6 +1,6 @@
 """From columns of atoms to a `Structure`: the parsing policy (altlocs, modified residues, what is left out or refused).
 
-Every format ends here: PDB, mmCIF and the data frames of ATOM3D are columns, one row per atom. A position is
+Every format ends here: PDB, mmCIF, BinaryCIF and the data frames of ATOM3D are columns, one row per atom. A position is
 chain, residue number and insertion code, whatever the type of its records (ATOM, HETATM). No coordinate is ever made
 up. The columns are worked on as a whole; rows are looked at one by one only where there is something to choose.
 """

@@ -1,4 +1,4 @@
-"""Finding structure files: in a folder, an archive (read in place), or a single file.
+"""Finding structure files: in a folder, an archive or Foldcomp database (read in place), or a single file.
 
 The result is a list of `Source`. Each can be read on its own, in another process too.
 """
@@ -18,18 +18,12 @@ from ..files import (
     StructureError,
     blame_machine,
     first_three,
+    part,
     part_or_none,
     read_rows,
     structure_errors,
 )
-from .endings import (
-    ARCHIVES,
-    ENDINGS,
-    NOT_A_STRUCTURE,
-    ending_of,
-    why_skipped,
-    without_ending,
-)
+from .endings import ARCHIVES, ENDINGS, LOOKUP, NOT_A_STRUCTURE, ending_of, why_skipped, without_ending
 from .parse import read_structure
 from .structure import Structure
 
@@ -43,9 +37,9 @@ class Source:
     """One structure file, alone or in an archive. In a labelled set it also has a function for its labels."""
 
     name: str  # of the protein: the file name without its ending; with its folder if several have this name
-    path: str  # the file or archive
+    path: str  # the file, archive or database
     member: str | None = None  # name inside the archive
-    offset: int = 0  # of the member's first byte in a tar
+    offset: int = 0  # of the member's first byte in a tar or database
     size: int = 0  # of the member, bytes
     label: Callable[[Structure], Structure] | None = None  # adds the labels; can be pickled
 
@@ -137,13 +131,13 @@ def structure_files(path=None, each_chain: bool = False) -> Origin:
 
 
 def data_files(path) -> dict[str, tuple[int, int]]:
-    """Size (bytes) and mtime (ns) of every structure file, archive and LMDB. No file is opened."""
+    """Size (bytes) and mtime (ns) of every structure file, archive, database and LMDB. No file is opened."""
     files = {}
     listed = list_files(path)
     known = [f for f in listed if ending_of(f) or f.endswith(ARCHIVES) or os.path.basename(f) == LMDB]
     for file in known or listed:  # without any ending the content tells
         try:
-            status = os.stat(file)
+            status = os.stat(file.removesuffix(LOOKUP))
         except OSError as error:  # a link to nowhere, or in a folder that cannot be entered
             blame_machine(file, error)
         else:
@@ -154,10 +148,10 @@ def data_files(path) -> dict[str, tuple[int, int]]:
 def list_files(path) -> list[str]:
     """Every file under a folder, or the one file that `path` is; sorted. Raises StructureError if nothing is there.
 
-    A folder that is a link, or cannot be opened, is in the list itself.
+    A folder that is a link, or cannot be opened, is in the list itself, a Foldcomp database by its table of names.
     """
     if os.path.isfile(path):
-        return [str(path)]
+        return [f"{path}{LOOKUP}" if os.path.isfile(f"{path}{LOOKUP}") else str(path)]
     if not os.path.isdir(path):
         raise StructureError(path, "cannot be opened", "no such file or folder")
     files = []
@@ -176,6 +170,11 @@ def list_files(path) -> list[str]:
         for _, inner, is_folder in entries:
             (folders if is_folder else files).append(inner)
     return sorted(files)
+
+
+def is_archive(path) -> bool:
+    """Whether a path is an archive or a Foldcomp database, by its name or the table of names beside it."""
+    return os.fspath(path).endswith(ARCHIVES) or os.path.isfile(f"{path}{LOOKUP}")
 
 
 def find_structures(*paths) -> Listing:
@@ -200,7 +199,8 @@ def find_structures(*paths) -> Listing:
         else:
             members, left_out = _members(file)
             folder = "" if alone else os.path.splitext(inside)[0]
-            files += ((os.path.join(folder, name), Source("", file, name, *where)) for name, *where in members)
+            data = file.removesuffix(LOOKUP)
+            files += ((os.path.join(folder, name), Source("", data, name, *where)) for name, *where in members)
             skipped += left_out
     sources, left_out = _named(files)
     return Listing(sorted(sources, key=lambda source: source.name), skipped + left_out)
@@ -213,7 +213,9 @@ def _members(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[str, str
     """
     skipped: list[tuple[str, str]] = []
     with structure_errors(file, "damaged archive"):
-        if file.endswith(".zip"):
+        if file.endswith(LOOKUP):
+            members = part("foldcomp_members")(file)
+        elif file.endswith(".zip"):
             with zipfile.ZipFile(file) as archive:
                 members = [(x.filename, 0, x.file_size) for x in archive.infolist() if not x.is_dir()]
         else:

@@ -30,7 +30,7 @@ from ..protein.constants import ATOM_ELEMENT
 from ..protein.protein import Protein
 from .pool import read_all
 from .shards import describe, load_shard, map_tables, missing_backbone, pack_shard, shard_file
-from .sources import ARCHIVES, LOCK, Listing, Origin, structure_files
+from .sources import LOCK, Listing, Origin, is_archive, structure_files
 from .structure import counted, left_out
 
 FORMAT = "siamdiff_min store, version 11"
@@ -253,7 +253,7 @@ def open_store(
 def _homes(origin: Origin) -> tuple[Path | None, Path | None]:
     """The folders where a store of some data may lie: beside them, and in the cache. None: there is no such place."""
     path = origin.path.resolve()
-    alone = path.is_file() and not path.name.endswith(ARCHIVES)
+    alone = path.is_file() and not is_archive(path)
     beside = None if alone else path.with_name(path.name + SUFFIX)
     cache = os.environ.get("SIAMDIFF_CACHE")
     if not cache:

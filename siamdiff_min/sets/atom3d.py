@@ -91,11 +91,9 @@ class Item:
 @lru_cache(maxsize=4)  # of each process; LMDB refuses to open a folder twice
 def _environment(path: str):
     """The opened LMDB folder."""
-    try:
-        import lmdb
-    except ImportError as error:
-        raise StructureError(path, "cannot be opened", "it needs the package lmdb: pip install lmdb") from error
     with structure_errors(path, "cannot be opened"):
+        import lmdb
+
         environment = lmdb.open(path, readonly=True, lock=False, create=False)
     # LMDB maps the file into memory, and would crash the process beyond its end.
     expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]

@@ -121,6 +121,8 @@ def color(path: Path, numbers: Numbers, chain: str | None = None) -> tuple[bytes
         content = path.read_bytes()
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
+        if b"\0" in content.rstrip(b"\0"):
+            raise ValueError("it is no text: give mmCIF or PDB")
         residues = residues_of(path, content)
         types = dict(residues.values())
         first, _ = any_residue = next(iter(types), ("", "none"))

@@ -12,7 +12,7 @@ import torch
 from conftest import real_protein
 from helpers import assert_equal
 
-from siamdiff_min.files import StructureError
+from siamdiff_min.files import MachineError, StructureError
 from siamdiff_min.protein.constants import (
     ATOM_ELEMENT,
     ATOM_NAMES,
@@ -241,7 +241,7 @@ def test_folders_that_are_no_lmdb_or_cut_short(tmp_path):
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
     write(tmp_path / "x", [psr()])
     monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
-    with pytest.raises(StructureError, match="pip install lmdb"):
+    with pytest.raises(MachineError, match="pip install lmdb"):
         atom3d.list_items(tmp_path / "x", "psr")
 
 

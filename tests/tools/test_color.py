@@ -3,6 +3,7 @@
 import gzip
 import io
 import warnings
+from pathlib import Path
 
 import pytest
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
@@ -181,3 +182,10 @@ def test_two_files_of_one_stem_have_their_own_numbers(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("name,chain,number,value\nP07,A,52,1\nP07.cif,A,52,2\n")
     assert [color.read_values(table, name)[1]["A", "52"] for name in ("P07.pdb", "P07.cif")] == [(1, ""), (2, "")]
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    (tmp_path / "table.csv").write_text("chain,number,value\nA,52,1\n")
+    packed = f"{Path(__file__).parents[1]}/reading/3JQH.bcif.gz"
+    with pytest.raises(SiamDiffError, match="it is no text: give mmCIF or PDB"):
+        run("color", [packed, f"{tmp_path}/table.csv", "--out", f"{tmp_path}/x.bcif"])

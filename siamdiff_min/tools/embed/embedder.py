@@ -22,7 +22,7 @@ from ...protein.constants import ATOM_NAMES, BACKBONE, RESIDUE_ATOMS, RESIDUES
 from ...protein.constants import MAX_MISSING as MAX_MISSING_BACKBONE
 from ...protein.protein import Protein
 from ...reading.parse import name_of, read_structure
-from ...reading.sources import ARCHIVES, NOT_A_STRUCTURE, find_structures
+from ...reading.sources import NOT_A_STRUCTURE, find_structures, is_archive
 from ...reading.structure import Structure
 
 SIDE_CHAIN = torch.tensor([len(RESIDUE_ATOMS[residue]) - len(BACKBONE) for residue in RESIDUES])  # atoms
@@ -149,7 +149,7 @@ def structures_in(source, skipped: list[tuple[str, str]]) -> Iterator[tuple[str 
 def is_many(source) -> bool:
     """Whether this input may hold several structures."""
     if isinstance(source, (str, os.PathLike)):
-        return os.path.isdir(source) or os.fspath(source).endswith(ARCHIVES)
+        return os.path.isdir(source) or is_archive(source)
     if isinstance(source, Protein):
         return source.num_proteins != 1
     return not isinstance(source, (Structure, Entity))
