@@ -158,10 +158,10 @@ def read_table(
     known: list[dict] = []  # of every column the values by row
     for i, title in enumerate(columns):
         column = {number: line[str(i)] for number, line in lines.items() if line[str(i)].lower() not in gaps}
-        known.append({number: _value(number, text, kind, faults) for number, text in column.items()})
         if not column:
             faults.add("column", f"column {title} has no value")
             faults.check()
+        known.append({number: _value(number, text, kind, faults) for number, text in column.items()})
         said = [] if kind in CLASSES else _remarks([*column.values()], faults)
         if len(column) < len(lines):
             said.append(f"{len(lines) - len(column)} of {len(lines)} rows were not measured")

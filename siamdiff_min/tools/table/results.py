@@ -139,9 +139,7 @@ def repeated_in_file(task: Task, results: Mapping, predictions: TablePredictions
     return kept
 
 
-def columns_of_doubt(
-    predictions: Predictions, columns: Sequence[str], reach: Sequence[float], doubt: str
-) -> dict[str, list[str]]:
+def columns_of_doubt(predictions: Predictions, columns: Sequence[str], reach: Sequence[float], doubt: str) -> dict:
     """Columns for predictions of new structures: `low` and `high`, `reach` (C,) from them, if finite; and the doubt."""
     more = {}
     values = predictions.prediction.reshape(len(predictions.names), -1)

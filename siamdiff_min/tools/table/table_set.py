@@ -108,9 +108,10 @@ def table_set(
 
     # Do the names meet structures? They may be those of chains, 1ABC_A, of files that are read chain by chain.
     residues = bool(table.rows[0].place)
-    with_chains = {name.rpartition("_")[0] for name in labels}
-    each_chain = not store and not residues and with_chains <= there and not labels.keys() & there
-    wanted = with_chains if each_chain else {*labels}
+    wanted = {name.rpartition("_")[0] for name in labels}
+    each_chain = not store and not residues and wanted <= there and not labels.keys() & there
+    if not each_chain:
+        wanted = {*labels}
     _match(wanted, data, there, table.faults)
 
     # Of every structure the split and the family. If its sequence decides, that is known when it has been read.
@@ -129,6 +130,8 @@ def table_set(
     table.faults.check()
 
     # In words, for the user.
+    properties = [] if table.kind in CLASSES else [*table.classes]
+    of_columns = {"column": ", ".join(columns.get("value_column") or ()), "properties": properties}
     count_of_rows = f"{len(rows_of)} residues of {len(labels)}" if residues else f"{len(labels)}"
     unlabelled = sorted(there - wanted)
     if unlabelled:
@@ -139,13 +142,7 @@ def table_set(
         classes=table.classes,
         about=f"{table.kind} on {count_of_rows} structures, {path}: {table.about}",
         notes=table.notes,
-        options={
-            "kind": table.kind,
-            "residues": residues,
-            "each_chain": each_chain,
-            "column": ", ".join(columns.get("value_column") or ()),
-            "properties": [] if table.kind in CLASSES else [*table.classes],
-        },
+        options={"kind": table.kind, "residues": residues, "each_chain": each_chain, **of_columns},
         labels=labels,
         split_of=split_of,
         family_of=family_of,
@@ -179,7 +176,7 @@ def _averaged(name: str, rows: Sequence[Row], table: Table) -> Row:
     of_classes = table.kind in CLASSES
     value = first.value if of_classes else _mean([row.value for row in rows])
     said = {(row.split, row.family, str(row.value) if of_classes else "") for row in rows}
-    which = f"rows {first_three([str(row.number) for row in rows])} are of {name} {first.place}".rstrip()
+    which = f"rows {first_three([str(row.number) for row in rows])} are of {name}"
     if len(said) > 1 or (table.kind == "binary" and any(0 < x < 1 for x in np.ravel(value))):
         table.faults.add("repeats", f"{which}, but differ: keep one")
     for title in filter(TELLING.fullmatch, table.unread):

@@ -118,9 +118,6 @@ if KINDS["classes"] is Classes:  # a plugin may have its own
     KINDS["classes"] = TableClasses
 
 
-# ---- several properties ----------------------------------------------------------------------------------------------
-
-
 class Properties(Task):
     """Before numbers, or yes and no: each output is a property of its own, nan in the target (B, C) a gap."""
 
@@ -145,8 +142,7 @@ class Properties(Task):
         for name in self.measures:
             compute = getattr(metrics, name)
             found = np.array([compute(prediction[rows, i], target[rows, i]) for i, rows in enumerate(there.T)])
-            in_units = isinstance(self, Regression) and metrics.BEST[name] == "min"
-            comparable = found / self.std.cpu().numpy() if in_units else found
+            comparable = found / self.std.cpu().numpy() if metrics.BEST[name] == "min" else found
             finite = comparable[np.isfinite(comparable)]
             values[name] = float(finite.mean()) if len(finite) else np.nan
             values |= {f"{name}:{of}": value for of, value in zip(self.properties, found.tolist())}
