@@ -6,7 +6,6 @@ Every run stands beside the first one. Where the two cannot be compared, a cell 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from scipy.stats import rankdata
@@ -79,17 +78,24 @@ def write_latex(path: Path, sections: Sections) -> None:
 
     Of several tasks, folders of one name are one method and row: ec/siamdiff, psr/siamdiff.
     """
-    methods = methods_of(sections)
+    # A method is called by the last part of its run's name, unless two runs of one task share it.
+    named = [(what, run.name, run.name.split("/")[-1]) for what, runs in sections.items() for run in runs]
+    short = len({(what, last) for what, _, last in named}) == len(named)
+    methods = {name: last if short else name for _, name, last in named}
     ranks: dict[str, list] = {method: [] for method in methods.values()}
-    heads = [[rf"\midrule {escaped(method)}", "baseline"] for method in ranks]
-    columns = [[r"\toprule Method", *chain(*heads)]]
+
+    # A column for each measure: two rows for each method.
+    columns = [[r"\toprule Method"]]
+    for method in ranks:
+        columns[0] += [rf"\midrule {escaped(method)}", "baseline"]
     for what, runs in sections.items():
         task = runs[0].config.get("task", "table")
         above = what if task == "table" else task.upper()
-        for measure, rows in results_of(runs).items():
+        results = results_of(runs)
+        for measure, rows in results.items():
             of_methods = {methods[row.run.name]: row for row in rows}
             places = ranks_of(of_methods, less_is_better(measure, runs[0].results["direction"]))
-            column = [escaped(f"{above}, {title_of(measure)}")]
+            column = [escaped(f"{above}, {title_of(measure, results)}")]
             for method in ranks:
                 ranks[method] += [places.get(method, math.inf)] if places else []
                 column += cells_of(of_methods.get(method), places.get(method))
@@ -97,25 +103,18 @@ def write_latex(path: Path, sections: Sections) -> None:
 
     # The mean rank is over all columns that have ranks: who was not measured in one of them has none.
     means = [sum(x) / len(x) if x else math.inf for x in ranks.values()]
-    best = min(means)
-    cells = [[marked(f"{x:.1f}", x == best) if x < math.inf else "-", ""] for x in means]
-    columns.append(["Mean rank", *chain(*cells)])
+    columns.append(["Mean rank"])
+    for mean in means:
+        columns[-1] += [marked(f"{mean:.1f}", mean == min(means)) if mean < math.inf else "-", ""]
     lines = [" & ".join(row) + r" \\" for row in zip(*columns)]
     head = rf"\begin{{tabular}}{{{'l' * len(columns)}}} % with the package booktabs"
     write_file(path, "\n".join([head, *lines, r"\bottomrule \end{tabular}", ""]).encode())
 
 
-def methods_of(sections: Sections) -> dict[str, str]:
-    """What each run is called: by the last part of its name, unless that means two runs of one task."""
-    named = [(what, run.name, run.name.split("/")[-1]) for what, runs in sections.items() for run in runs]
-    short = len({(what, last) for what, _, last in named}) == len(named)
-    return {name: last if short else name for _, name, last in named}
-
-
 def ranks_of(rows: Mapping[str, Row], less: bool | None) -> dict[str, int]:
     """The ranks of methods, 1 is the best; equal ones share the better rank. None if not all can be compared."""
-    refused = [row for row in rows.values() if row.difference.gain is None and row.difference.why_not]
-    if less is None or len(rows) < 2 or refused:
+    _, *others = [row.difference.gain for row in rows.values()]
+    if less is None or not others or None in others:
         return {}
     places = rankdata([row.mean if less else -row.mean for row in rows.values()], "min")
     return dict(zip(rows, places.tolist()))
