@@ -54,8 +54,8 @@ class Values:
     @staticmethod
     def of(texts: list[str]) -> Values:
         encoded = [text.encode("latin-1", "replace") for text in texts]
-        end = np.cumsum([len(text) for text in encoded], dtype=np.int64) + WIDEST
-        length = np.array([len(text) for text in encoded], np.int64)
+        length = np.array([*map(len, encoded)], np.int64)
+        end = length.cumsum() + WIDEST
         filling = b" " * WIDEST
         return Values(np.frombuffer(filling + b"".join(encoded) + filling, np.uint8), end - length, end)
 

@@ -13,16 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from ..files import (
-    ConfigError,
-    StructureError,
-    blame_machine,
-    first_three,
-    part,
-    part_or_none,
-    read_rows,
-    structure_errors,
-)
+from ..files import ConfigError, StructureError, blame_machine, part, part_or_none, read_rows, structure_errors
 from .endings import ARCHIVES, ENDINGS, LOOKUP, NOT_A_STRUCTURE, ending_of, why_skipped, without_ending
 from .parse import read_structure
 from .structure import Structure
@@ -118,7 +109,7 @@ def bundled(name: str = "5PTI_A") -> Structure:
     """A chain or complex of the bundle by its name: the PDB id, an underscore, its chains. Raises ConfigError."""
     sources = {source.name: source for source in find_structures(bundle_path()).sources}
     if name not in sources:
-        raise ConfigError(f"{name} is not in the bundle, which has {first_three(list(sources))}")
+        raise ConfigError(f"{name} is not in the bundle, which has {', '.join([*sources][:3])}, ...")
     return sources[name].read()
 
 
