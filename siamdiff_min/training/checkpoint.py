@@ -79,11 +79,9 @@ def check_resumable(config: Namespace, before: Mapping, path: Path, world: int =
     if "global_batch_size" in now:
         together = before["global_batch_size"]
         size = before["batch_size"]
-        fits = fitting(together, world, size)
-        if fits == size or (fits and not compared):
-            help += f". With {flag('global_batch_size', together)} {flag('batch_size', fits)} it goes on"
-        else:
-            help += f". It goes on with {together // size} processes, or a number that divides it"
+        fits = size if compared else fitting(together, world, size) or size
+        line = f"{flag('global_batch_size', together)} {flag('batch_size', fits)}"
+        help += f". With {line} it goes on, in as many processes as divide {together // fits}"
     raise ConfigError(f"cannot resume {path} with other options: {changed}. {help}")
 
 
