@@ -230,10 +230,11 @@ def _row(number: int, line: Mapping[str, str], value: float | str | list, faults
     for reason, applies in wrong.items():
         if applies:
             faults.add(reason, f"row {number} is {reason}: {[*line.values()]!r}")
-    split = SPLIT_OF.get(split, "")
+    chain = cell["chain"]
     if "number" in line:
-        return Row(number, cell["name"], f"{cell['chain']}:{place}", letter, split, value, cell["family"])
-    return Row(number, cell["name"], "", letter, split, value, cell["family"], cell["chain"])
+        place = f"{chain}:{place}"
+        chain = ""
+    return Row(number, cell["name"], place, letter, SPLIT_OF.get(split, ""), value, cell["family"], chain)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
