@@ -205,7 +205,7 @@ def few(enzymes):
 
 @pytest.mark.slow
 def test_interrupted_and_resumed_as_documented(tmp_path, few):
-    common = ["--method", "siamdiff", "--level", "residue", "--data", few]
+    common = ["--method", "siamdiff", "--level", "residue", "--size", "tiny", "--data", few]
     said = train(*common, "--max-steps", 2, "--out", tmp_path / "a")
     assert "encoder.pt" in said
     assert re.search(r"^1      valid  sequence_loss  +[\d.]+ \([\d.]+\)$", said, re.M)  # the summary

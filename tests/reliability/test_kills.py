@@ -56,7 +56,7 @@ def killed_until_done(begin, monitor: Path, patience: float, most: int) -> Count
 @pytest.mark.parametrize(
     "name, world, kills",
     [
-        ("training", 1, 6),
+        pytest.param("training", 1, 6, marks=pytest.mark.full),
         ("training", 2, 3),
         ("fine-tuning", 1, 3),
         pytest.param("training", 1, 80, marks=SOAK),

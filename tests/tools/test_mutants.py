@@ -564,13 +564,13 @@ def test_without_matplotlib_there_is_no_map(quick, tmp_path, monkeypatch, capsys
 
 def test_several_properties_are_ranked_one_by_one(quick, tmp_path, capsys):
     """Each as if it were alone, in a folder of its own; `read` has a gap."""
-    lines = ["mutation,dG / kcal,read", *(f"{name},{value},{k % 9}" for k, (name, value) in enumerate(MEASURED))]
+    lines = ["mutation,dG / kcal,read", *(f"{name},{value},{k % 9}" for k, (name, value) in enumerate(MEASURED[:48]))]
     lines[1] = lines[1].rpartition(",")[0] + ","
     out = run(tmp_path, lines, "--value-column", "dG / kcal", "read", "--types", "KRE", "--not", "1-9")
     said = capsys.readouterr()
-    assert "1 of 96 rows were not measured" in said.err
+    assert "1 of 48 rows were not measured" in said.err
     assert re.findall("^(dG.*|read|[0-9]+ mutants measured)$", said.out, re.M) == [
-        *("dG / kcal", "96 mutants measured", "read", "95 mutants measured")
+        *("dG / kcal", "48 mutants measured", "read", "47 mutants measured")
     ]
     together = {path.name: (path / "next.tsv").read_text() for path in out.iterdir()}
     assert together.keys() == {"dG _ kcal", "read"} and quick.call_count == 1
