@@ -1,4 +1,4 @@
-"""Reading structures: PDB, mmCIF and BinaryCIF files, plain or gzip-compressed, and objects of Biopython.
+"""Reading structures: files of PDB, mmCIF, BinaryCIF and Foldcomp, also gzip-compressed, and objects of Biopython.
 
 Each becomes columns of atoms (`pdb.py`, `cif.py`, `bcif.py`). One function, `policy.assemble`, makes a protein of them,
 so all files of one entry give the same `Protein`. Whatever the file holds, the outcome is a `Structure` or a
@@ -26,7 +26,7 @@ _NO_BLOCK = re.compile(rb"(\s|#.*\n)*(loop_|_[a-z]\w*\.)", re.IGNORECASE)  # wha
 
 
 def read_structure(source, data: str | bytes | None = None, model: int = 0, chain=None) -> Structure:
-    """Read a PDB, mmCIF or BinaryCIF file, plain or gzip-compressed. Its content tells which, not its extension.
+    """Read a file of PDB, mmCIF, BinaryCIF or Foldcomp, also gzip-compressed. Its content tells which, not its ending.
 
     Args:
         source: a path, or a Structure, Model or Chain of Biopython.

@@ -1,6 +1,6 @@
 """A number for every residue, as colours in a viewer: `siamdiff color 1abc.cif scores.csv`.
 
-The numbers stand in the B factor column of a copy of the file, for all atoms of a residue; nothing else is changed.
+The numbers stand in the B factor column of a copy of the file, for all atoms of a residue. No other value is changed.
 They come from a table with a row for every residue: columns chain and number (`siamdiff embed --include per_residue`,
 labels of residues), ids such as 1abc:A:52 (predictions of `siamdiff finetune`), or mutations such as A52G (`siamdiff
 mutants`; of the mutations of a residue the mean counts). Chains are called as everywhere in this package. Beside the

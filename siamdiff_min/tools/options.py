@@ -89,8 +89,8 @@ def mutants(argv: Sequence[str] | None = None) -> Namespace:
 def embed(argv: Sequence[str] | None = None) -> Namespace:
     """Of `siamdiff embed`. Raises CheckpointError without its encoder, ConfigError for an --out that cannot hold it."""
     options = {
-        "structures": {"nargs": "+", "help": "files, folders and archives of PDB or mmCIF files, also .gz"},
-        "--checkpoint": {"default": "siamdiff-residue", "help": "siamdiff-atom, or any file of an encoder"},
+        "structures": {"nargs": "+", "help": "structure files (PDB, mmCIF, BinaryCIF, Foldcomp), folders, archives"},
+        "--checkpoint": {"default": "siamdiff-residue", "help": "siamdiff-atom, or a file (default: siamdiff-residue)"},
         "--out": {"type": Path, "default": "embeddings.npz", "help": "an .npz or .csv (default: embeddings.npz)"},
         "--plugin": {**LIST, "help": "Python files that add the encoder of --checkpoint"},
         "--include": {"nargs": "+", "choices": INCLUDE, "default": ["mean"], "help": "vectors (default: mean)"},

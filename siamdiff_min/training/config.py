@@ -78,7 +78,7 @@ OPTIONS = {  # group of --help -> its options, in order
         both("esm", "esm-gearnet: weights of ESM-2, a file of fair-esm or of Hugging Face", **FREE),
         both("freeze_esm", "esm-gearnet: leave ESM-2 as it is; otherwise it learns at a tenth of --lr", **SWITCH),
         tune("eval_only", "do not train: score this model (OUT/seed-S/best.pt)", **FREE),
-        tune("predict", "structures to predict for, as OUT/predicted-NAME-*.tsv", only=PREDICTED, nargs="*", **FREE),
+        tune("predict", "structures to predict (table too): predicted-NAME-*.tsv", only=PREDICTED, nargs="*", **FREE),
         both("plugin", "Python files that add a method, a task or an encoder", **FREE, nargs="+", action="extend"),
     ],
     "data": [

@@ -99,5 +99,5 @@ class Vectors:
 
 
 def identity(name: str, weights: Path) -> list[str]:
-    """What a file of vectors or log-odds says of the weights it was made with: name, checksum, our version."""
+    """What a file of vectors says of the weights it was made with: name, checksum, our version."""
     return [name, checksum(weights), __version__]
