@@ -228,14 +228,21 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                if not os.path.samestat(ours, os.stat(temporary)):
+                if not is_still(temporary, ours):
                     raise OSError(errno.EBUSY, "another process writes it too")
                 os.replace(temporary, path)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    if os.path.samestat(ours, os.stat(temporary)):  # and not the other process's
+                    if is_still(temporary, ours):  # and not the other process's
                         temporary.unlink()
                 raise
+
+
+def is_still(path: Path, file: os.stat_result) -> bool:
+    """Whether a path is this file, neither another one nor gone."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(file, os.stat(path))
+    return False
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -280,6 +280,12 @@ def test_two_commands_that_embed_into_one_file_leave_a_whole_one(tmp_path, enzym
     assert 1 not in codes or "another process writes it too" in said
 
 
+def test_a_file_that_another_process_has_moved_meanwhile_is_said(tmp_path):
+    with pytest.raises(WriteError, match="out.npz: another process writes it too"):
+        with files.replacing(tmp_path / "out.npz"):
+            next(tmp_path.iterdir()).rename(tmp_path / "out.npz")
+
+
 def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
     """As NFS without its daemon."""
 
