@@ -2,7 +2,7 @@
 
     python -m benchmarks.mutant_power DATA [NAME...] [--gb1 gb1_data.csv.gz] [--out runs/mutant_power]
 
-DATA is the folder of `benchmarks.ddg`, with structures/NAME.pdb. A draw is that of studies/2026-12-mutants: a third of
+DATA is the folder of `benchmarks.ddg`, with structures/NAME.pdb. A draw is that of studies/2026-11-mutants: a third of
 the positions is not touched, and 24 mutants or more at the others are measured. The truth is what mutants at untouched
 positions turn out to be. OUT/NAME.npz gets a row for every draw. `gb1_data.csv.gz` of mavenn 1.1.4 has double mutants.
 """

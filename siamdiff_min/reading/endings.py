@@ -34,4 +34,4 @@ def why_skipped(inside: str) -> str:
     if ending_of(inside) and lower != ending_of(inside):
         return ""
     unread = next((ending for ending in UNREAD if lower.endswith(ending)), None)
-    return f"{unread} is not read: give PDB or mmCIF, plain or .gz" if unread else NOT_A_STRUCTURE
+    return f"{unread} is not read: unpack or convert it to PDB or mmCIF, plain or .gz" if unread else NOT_A_STRUCTURE

@@ -189,9 +189,10 @@ def test_formats_that_are_not_read_are_named(tmp_path):
     files = ["a.mmtf", "b.pqr", "c.pdb.BZ2", "d.tar.gz", "e.pqr"]
     listing = find_structures(write(tmp_path, [(file, b"") for file in files]))
     endings = [f".{file.lower().partition('.')[2]}".removeprefix(".pdb") for file in files]
-    expected = {file: f"{end} is not read: give PDB or mmCIF, plain or .gz" for file, end in zip(files, endings)}
+    advice = "unpack or convert it to PDB or mmCIF, plain or .gz"
+    expected = {file: f"{end} is not read: {advice}" for file, end in zip(files, endings)}
     assert {Path(file).name: reason for file, reason in listing.skipped} == expected
-    with pytest.raises(StructureError, match=r"e\.pqr: no structure in it \(\.pqr is not read: give PDB or mmCIF"):
+    with pytest.raises(StructureError, match=r"e\.pqr: no structure in it \(\.pqr is not read: unpack or convert it"):
         load_encoder("siamdiff-residue", "cpu").embed(tmp_path / "e.pqr")
 
 

@@ -451,12 +451,12 @@ def test_what_is_skipped_is_named(weights, tmp_path, files, capsys):
     found = embedded(tmp_path / "e.npz", folder, "--checkpoint", weights)
     said = capsys.readouterr().err
     assert "skipped: not a structure file 4 (1abcA00, a.txt, b.txt, ...)\n" in said
-    assert "skipped: .mmtf is not read: give PDB or mmCIF, plain or .gz 1 (x.mmtf)\n" in said
+    assert "skipped: .mmtf is not read: unpack or convert it to PDB or mmCIF, plain or .gz 1 (x.mmtf)\n" in said
     assert [*map(os.path.basename, found["skipped"])] == unread
-    assert found["skipped_reason"][-1] == ".bz2 is not read: give PDB or mmCIF, plain or .gz"
+    assert found["skipped_reason"][-1] == ".bz2 is not read: unpack or convert it to PDB or mmCIF, plain or .gz"
     with pytest.warns(UserWarning, match="^left out: ") as warned:
         siamdiff_min.load_encoder(weights, "cpu").embed(folder)
-    assert str(warned[1].message).startswith("left out: .mmtf is not read: give PDB or mmCIF") and len(warned) == 2
+    assert str(warned[1].message).startswith("left out: .mmtf is not read: unpack or convert it") and len(warned) == 2
 
 
 def test_parts_of_an_array_of_jobs_are_all_of_it_once(weights, tmp_path, files, capsys):
