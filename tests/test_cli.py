@@ -203,7 +203,7 @@ def few(enzymes):
     return enzymes / "train"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_interrupted_and_resumed_as_documented(tmp_path, few):
     common = ["--method", "siamdiff", "--level", "residue", "--size", "tiny", "--data", few]
     said = train(*common, "--max-steps", 2, "--out", tmp_path / "a")

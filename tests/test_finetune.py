@@ -233,6 +233,7 @@ def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
     assert finetune(*options).count("resumed from") == 2
 
 
+@pytest.mark.full
 def test_a_frozen_encoder_gives_the_same_in_any_number_of_processes(labelled, tmp_path):
     options = ["--task", "table", *labelled, "--level", "residue", "--size", "tiny", "--freeze", "--device", "cpu"]
     finetune(*options, "--num-workers", 2, "--out", tmp_path / "one")

@@ -273,9 +273,9 @@ def test_nearest_neighbors_equal_brute_force(sizes, decimals):
 
 
 def test_nearest_neighbors_in_blocks_equal_one_block():
-    pos = random_points(3000, seed=4)
-    protein = torch.zeros(3000, dtype=torch.long)
-    neighbour, _ = neighbors.nearest_neighbors(pos, protein, 1, 5)  # 9e6 distances, more than one block of 4e6
+    pos = random_points(2100, seed=4)
+    protein = torch.zeros(2100, dtype=torch.long)
+    neighbour, _ = neighbors.nearest_neighbors(pos, protein, 1, 5)  # 4.4e6 distances, more than one block of 4e6
     distance = (pos[:50, None] - pos[None]).norm(dim=-1)
     distance[torch.arange(50), torch.arange(50)] = torch.inf
     assert torch.equal(neighbour.view(-1, 5)[:50], distance.topk(5, largest=False).indices)
