@@ -568,7 +568,7 @@ def test_several_properties_are_ranked_one_by_one(quick, tmp_path, capsys):
     lines[1] = lines[1].rpartition(",")[0] + ","
     out = run(tmp_path, lines, "--value-column", "dG / kcal", "read", "--types", "KRE", "--not", "1-9")
     said = capsys.readouterr()
-    assert "1 of 48 rows were not measured" in said.err
+    assert said.err == "note: read: 1 of 48 rows were not measured\n"
     assert re.findall("^(dG.*|read|[0-9]+ mutants measured)$", said.out, re.M) == [
         *("dG / kcal", "48 mutants measured", "read", "47 mutants measured")
     ]

@@ -76,15 +76,15 @@ def measurements(args: Namespace) -> dict[str, list[tuple[str, float]]]:
     # A table of MaveDB has accessions first, then names of HGVS, and a score.
     titles = next(iter(read_spreadsheet(args.measured).values()), [])
     name, value = ("hgvs_pro", "score") if {"hgvs_pro", "score"} <= {*titles} else (None, None)
-    values = args.value_column or [value]
-    found = {}
-    for title in values:
-        table = read_table(args.measured, "regression", args.name_column or name, title, args.missing)
-        table.faults.check()
-        for note in table.notes:
-            print(f"note: {printable(note)}", file=sys.stderr)
-        found[title if len(values) > 1 else ""] = [(row.name, float(row.value)) for row in table.rows]
-    return found
+    columns = args.value_column or value
+    table = read_table(args.measured, "regression", args.name_column or name, columns, args.missing)
+    table.faults.check()
+    for note in table.notes:
+        print(f"note: {printable(note)}", file=sys.stderr)
+    values = np.reshape([row.value for row in table.rows], (len(table.rows), -1))
+    names = [row.name for row in table.rows]
+    of_column = [[(n, x) for n, x in zip(names, column) if x == x] for column in values.T.tolist()]
+    return dict(zip(table.classes or [""], of_column))
 
 
 def write_results(folder: Path, ranking: Ranking) -> None:
