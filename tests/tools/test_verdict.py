@@ -24,7 +24,7 @@ from siamdiff_min.tools.table import folds as folds_module
 from siamdiff_min.tools.table import linear
 from siamdiff_min.tools.table.composition import RADIUS, composition, surroundings
 from siamdiff_min.tools.table.folds import baseline_of_folds
-from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, write_table_results
+from siamdiff_min.tools.table.results import TablePredictions, columns_of_doubt, repeated_in_file, write_table_results
 from siamdiff_min.tools.table.task import table_task
 from siamdiff_min.training.results import result_of, write_predictions
 
@@ -147,6 +147,18 @@ def test_rare_classes_are_counted_in_each_property(tmp_path):
     task = table_task(ENCODER, 2, kind="binary", properties=("x", "y"))
     found = table_of(tmp_path, target, RNG.random((30, 2)), task=task)
     assert found["no_interval"] == "of 3 samples of the rarer class, too few to draw again: it takes 4"
+
+
+def test_predictions_say_for_which_of_several_properties_a_model_is_not_better(tmp_path):
+    """Their mean is: one is predicted without an error, of the other nothing is known."""
+    target, noise = np.random.default_rng(0).normal(size=(2, 40, 2))
+    prediction = np.column_stack([target[:, 0], noise[:, 1]])
+    task = table_task(ENCODER, 2, properties=("Tm", "kcat"), linear=True)
+    found = table_of(tmp_path, target, prediction, task=task)
+    assert found["verdict"]["rmse"] == found["verdict"]["rmse:Tm"] == "better" != found["verdict"]["rmse:kcat"]
+    kept = repeated_in_file(task, found, TablePredictions([*range(40)], [], target, prediction))
+    assert kept["verdict"] == "by rmse better than the baseline; not better for kcat"
+    assert kept["advice"] == "do not rely on these"
 
 
 def test_two_classes_have_auroc_and_the_rarer_is_positive():

@@ -132,6 +132,11 @@ def repeated_in_file(task: Task, results: Mapping, predictions: TablePredictions
     """What the file of a model repeats beside its predictions; `results` are those of its table."""
     decision = wording.verdict_of(results)
     kept = {"verdict": wording.doubt(decision), "advice": wording.advice(decision)}
+    sides = results["verdict"]
+    weak = [of for of in task.options["properties"] if sides.get(f"{decision.metric}:{of}") in ("untold", "worse")]
+    if weak and decision.baseline == "better":  # which is said of the mean of all properties
+        kept["verdict"] = f"{wording.sentence(decision)}; not better for {', '.join(weak)}"
+        kept["advice"] = "do not rely on these"
     if isinstance(task, Regression):
         errors = np.abs(predictions.target - predictions.prediction).reshape(len(predictions.names), -1)
         kept["within"] = [conformal_quantile(column[~np.isnan(column)]) for column in errors.T]
