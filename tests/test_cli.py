@@ -235,7 +235,18 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
     """Scores of mutations would be those of random weights."""
     (tmp_path / "data").mkdir()
     shutil.copy(ROOT / "tests" / "reading" / "1LCD.pdb.gz", tmp_path / "data")
-    options = ["--method", "siamdiff", "--ablation", ablation, "--level", "residue", "--data", tmp_path / "data"]
+    options = [
+        "--method",
+        "siamdiff",
+        "--ablation",
+        ablation,
+        "--level",
+        "residue",
+        "--size",
+        "tiny",
+        "--data",
+        tmp_path / "data",
+    ]
     options += ["--batch-size", 1, "--valid-fraction", 0, "--max-steps", 1]
     said = train(*options, "--out", tmp_path / "run")
     assert "1 proteins to train on, 0 held out" in said and "warning     no protein is held out" in said
@@ -244,7 +255,7 @@ def test_a_sequence_head_that_has_learned_nothing_is_not_in_the_file(ablation, t
 
 @pytest.mark.slow
 def test_stage_2_from_an_encoder_file(tmp_path, few):
-    options = ["--method", "diffpret", "--data", few, "--max-steps", 1]
+    options = ["--method", "diffpret", "--size", "tiny", "--data", few, "--max-steps", 1]
     train(*options, "--epochs", 5, 0, "--out", tmp_path / "1")
     source = tmp_path / "1" / "encoder.pt"
     said = train(*options, "--epochs", 0, 6, "--init-from", source, "--out", tmp_path / "2")
@@ -275,7 +286,7 @@ def test_dry_run_and_errors(tmp_path, few):
 def test_changed_data_are_not_resumed(enzymes, tmp_path):
     """Their content decides, and not the name of the folder, as when they have moved."""
     shutil.copytree(enzymes / "train", tmp_path / "data")
-    options = "--data", tmp_path / "data", "--out", tmp_path / "out", "--level", "residue"
+    options = "--data", tmp_path / "data", "--out", tmp_path / "out", "--level", "residue", "--size", "tiny"
     train(*options, "--max-steps", 1)
     os.utime(tmp_path / "data" / "1000-A.pdb")  # the store is built anew, with the same content
     assert "at step 1" in train(*options, "--max-steps", 2)

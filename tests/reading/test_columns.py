@@ -48,7 +48,7 @@ def odd_file(rng: random.Random) -> list[dict]:
 READ = {as_pdb: "7b08377a57a17475", as_mmcif: "b8ca29aea55748dc"}
 
 
-@pytest.mark.parametrize("form", [as_pdb, as_mmcif])
+@pytest.mark.parametrize("form", [as_pdb, pytest.param(as_mmcif, marks=pytest.mark.full)])
 def test_odd_files_are_read_as_before(form, monkeypatch):
     """Atoms, their order, chains, counts and refusals, whatever their geometry."""
     monkeypatch.setattr(policy, "check_protein", lambda *_: None)

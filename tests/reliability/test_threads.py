@@ -72,7 +72,7 @@ def samples(tmp_path_factory):
     return {task: pack_samples([*map(dataset(task, folder).__getitem__, [(0, 0), (0, 1)])])[0] for task in TASKS}
 
 
-@pytest.mark.covers
+@pytest.mark.full
 @pytest.mark.parametrize("task, name, level", FINE_TUNED)
 def test_no_task_adds_gradients_in_any_order(task, name, level, samples):
     encoder = ENCODERS[name](level, "tiny")

@@ -562,6 +562,7 @@ def test_without_matplotlib_there_is_no_map(quick, tmp_path, monkeypatch, capsys
     assert sorted(path.name for path in out.iterdir()) == ["mutants.tsv", "next.tsv", "verdict.txt"]
 
 
+@pytest.mark.full
 def test_several_properties_are_ranked_one_by_one(quick, tmp_path, capsys):
     """Each as if it were alone, in a folder of its own; `read` has a gap."""
     lines = ["mutation,dG / kcal,read", *(f"{name},{value},{k % 9}" for k, (name, value) in enumerate(MEASURED[:48]))]
