@@ -468,6 +468,19 @@ def learn_vectors(lines, vectors=VECTORS, *options, out="out") -> str:
     return f"{out}/seed-0/best.pt"
 
 
+def test_a_model_of_before_the_learned_and_the_families_were_kept(in_lab, capsys):
+    lines = ["name,value", *(f"p{i},{x[0]}" for i, x in enumerate(VECTORS))]
+    best = learn_vectors(lines, VECTORS, "--folds", 3)
+    content = torch.load(best, weights_only=True)
+    for name in ("learned", "learned_names", "within_of"):
+        del content[name]
+    torch.save(content, best)
+    finetune("--eval-only", best, "--features", "vectors.npz", "--predict")
+    assert "values of structures like those of the table lie between\n" in capsys.readouterr().out
+    finetune("--eval-only", best, "--features", "vectors.npz", "--labels", "own.csv", "--data", "files")
+    assert "warning     a model of before 0.5 does not say what it has learned from" in capsys.readouterr().out
+
+
 def test_vectors_of_ones_own(in_lab, capsys):
     """The head of given vectors stands on the same folds; a model of them has no encoder."""
     vectors = VECTORS + np.arange(12)[:, None] * [4, 0, 0, 0, 0]

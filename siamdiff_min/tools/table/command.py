@@ -121,6 +121,8 @@ def warnings_of(config: Namespace, data: TableData, datasets: Mapping[str, Sampl
         if any(known):
             count = f"{sum(known)} of {len(known)} structures in test"
             warnings.append(f"the model has learned from {count}: their scores say nothing of others")
+        if "learned" not in model:
+            warnings.append("a model of before 0.5 does not say what it has learned from: scores may be of that")
     return warnings
 
 
@@ -215,8 +217,8 @@ def write_applied(
     more = columns_of_doubt(predictions, data.classes, reach, doubt)
     predict.write(path, predictions, task, data, best, known, ranks, more)
     if np.isfinite(reach).any():
-        of = f"by the errors of {model['within_of']} families"
-        ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between, {of}")
+        of = f", by the errors of {model['within_of']} families" if "within_of" in model else ""  # since 0.5
+        ranks.say(f"            low and high: 90 % of values of structures like those of the table lie between{of}")
     seldom = [name for name, of_output in zip(data.classes, reach) if not np.isfinite(of_output)]
     if seldom:
         ranks.say(f"            without low and high, as too few were measured: {', '.join(seldom)}")
