@@ -34,8 +34,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 # Bounds. A node is an expression, a statement, an argument or a keyword of the syntax tree.
-MOST_NODES = {"reference": 57_000, "package": 100_200, "tests": 115_000}  # aim of the package: 92,000
-MOST_LINES = {"reference": 11_500, "package": 19_400}  # aim of the package: 17,800
+MOST_NODES = {"reference": 57_000, "package": 92_000, "tests": 115_000}
+MOST_LINES = {"reference": 11_500, "package": 17_800}
 MOST_FILES, MOST_WORDS, MOST_README = 330, 18_000, 1_300  # tracked; of docs/*.md together; of the README
 FULL, FULL_FUNCTION, FULL_TEST = 8.2, 12, 14  # nodes on a line of code: of a room; of a function of 8 lines or more
 MOST_TUPLES = 0.07  # the share of assignments of a room that set several names at once
