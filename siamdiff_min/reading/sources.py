@@ -174,24 +174,25 @@ def find_structures(*paths) -> Listing:
     Several are named as in the folder that holds all of them. Raises StructureError if nothing is at a path, or an
     archive is damaged.
     """
-    files: list[tuple[str, Source]] = []  # (path inside the folder and archive, source)
+    files: list[tuple[str, Source, str]] = []  # (path inside the folder and archive, source, under which of the paths)
     skipped: list[tuple[str, str]] = []
-    listed = list(dict.fromkeys(file for path in paths for file in list_files(path)))
+    given = dict.fromkeys(map(os.fspath, paths))
+    listed = {file: file if file in given else path for path in given for file in list_files(path)}
     alone = len(paths) == 1 and not os.path.isdir(paths[0])
     root = paths[0]
     if listed and (alone or len(paths) > 1):
         root = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in listed])
-    for file in listed:
+    for file, under in listed.items():
         inside = os.path.relpath(file, root)
         if not os.path.isfile(file):
             skipped.append((file, "folder that is not entered" if os.path.isdir(file) else "not a regular file"))
         elif not file.endswith(ARCHIVES):
-            files.append((inside, Source("", file)))
+            files.append((inside, Source("", file), under))
         else:
             members, left_out = _members(file)
             folder = "" if alone else os.path.splitext(inside)[0]
             data = file.removesuffix(LOOKUP)
-            files += ((os.path.join(folder, name), Source("", data, name, *where)) for name, *where in members)
+            files += ((os.path.join(folder, name), Source("", data, name, *where), under) for name, *where in members)
             skipped += left_out
     sources, left_out = _named(files)
     return Listing(sorted(sources, key=lambda source: source.name), skipped + left_out)
@@ -236,7 +237,7 @@ def _members_of_tar(file: str) -> tuple[list[tuple[str, int, int]], list[tuple[s
     return members, skipped
 
 
-def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[str, str]]]:
+def _named(files: list[tuple[str, Source, str]]) -> tuple[list[Source], list[tuple[str, str]]]:
     """One source for every structure, with a name of its own; and the other files, with the reason.
 
     Of several files of one structure the first one of ENDINGS counts.
@@ -244,10 +245,10 @@ def _named(files: list[tuple[str, Source]]) -> tuple[list[Source], list[tuple[st
     # The files that may be structures. No name leads out of the data.
     candidates: list[tuple[str, Source]] = []
     skipped: list[tuple[str, str]] = []
-    no_endings = not any(ending_of(inside) for inside, _ in files)
-    for inside, source in files:
+    with_endings = {under for inside, _, under in files if ending_of(inside)}
+    for inside, source, under in files:
         reason = why_skipped(inside)
-        if not reason or (no_endings and reason == NOT_A_STRUCTURE):
+        if not reason or (under not in with_endings and reason == NOT_A_STRUCTURE):
             candidates.append((os.path.normpath(f"/./{inside}")[1:], source))
         else:
             skipped.append((str(source), reason))

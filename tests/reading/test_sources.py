@@ -183,6 +183,9 @@ def test_files_without_an_ending_are_read_by_their_content(tmp_path):
     assert len(data_files(tmp_path / "data")) == 4 and open_store(tmp_path / "data" / "1oaiA00").names == ["1oaiA00"]
     (tmp_path / "data" / "b.pdb").write_bytes(TEXT)
     assert names(find_structures(tmp_path / "data")) == ["b"]
+    b, one, archive = tmp_path / "data" / "b.pdb", tmp_path / "data" / "1oaiA00", tmp_path / "a.tar"
+    assert names(find_structures(b, one)) == ["1oaiA00", "b"]
+    assert names(find_structures(b, archive)) == ["1oaiA00", "README", "T1024.v2", "T1024TS001_1", "b"]
 
 
 def test_formats_that_are_not_read_are_named(tmp_path):
