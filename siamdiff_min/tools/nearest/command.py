@@ -117,7 +117,7 @@ def vectors_of(paths: Sequence[str], checkpoint: str) -> dict[str, np.ndarray]:
         with np.load(*paths) as file:
             return {name: file[name] for name in (*COLUMNS, "encoder")}
     except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
-        why = f"siamdiff embed writes one of their mean; {error}"
+        why = f"siamdiff embed from 0.5 on writes one of their mean; {error}"
         raise StructureError(paths[0], "no vectors that can be compared", why) from error
 
 
