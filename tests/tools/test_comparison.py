@@ -299,6 +299,13 @@ def test_two_runs_of_one_name_and_task_share_no_row(tmp_path):
     assert [line[0].strip() for line in lines[::2]] == [f"{name}/siamdiff" for name in folders]
 
 
+def test_names_that_latex_would_read_as_commands(tmp_path):
+    """A unit such as s^-1, a folder of the user's."""
+    path = pretrained(tmp_path / "k_cat ~ s^-1 {50%}", np.ones((3, 1)))
+    _, _, (_, (name, *_), _) = reported(tmp_path, [path])
+    assert name == r"k\_cat \textasciitilde{} s\textasciicircum{}-1 \{50\%\}"
+
+
 @pytest.mark.full
 def test_the_ablation_of_the_page(tmp_path, enzymes, monkeypatch):
     """The block of docs/commands.md, each run with three steps of stage 2: two methods with intervals."""

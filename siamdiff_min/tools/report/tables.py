@@ -137,4 +137,5 @@ def marked(cell: str, best: bool) -> str:
 
 def escaped(text: str) -> str:
     """Text for LaTeX."""
-    return re.sub(r"[&%$#_{}]", r"\\\g<0>", printable(text))
+    words = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return re.sub(r"[&%$#_{}~^\\]", lambda found: words.get(found[0], f"\\{found[0]}"), printable(text))
