@@ -152,7 +152,7 @@ def test_interrupted_and_resumed_it_is_the_same_run(trained, enzymes, tmp_path):
     assert "--lr was 0.003, is 0.5" in said and "Traceback" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_ranks_from_a_pretrained_encoder_frozen(enzymes, tmp_path):
     torch.manual_seed(1)
     source, encoder = tmp_path / "encoder-0.pt", ENCODERS["gearnet"]("residue", "tiny")
@@ -226,6 +226,7 @@ def test_a_run_is_not_resumed_with_other_classes_or_another_validation(labelled,
     assert results_of(out) == kept
 
 
+@pytest.mark.full
 def test_resume_takes_the_folder_of_all_seeds(labelled, tmp_path):
     options = ["--task", "table", "--level", "residue", *labelled, *SMALL, "--seeds", 0, 1]
     options += ["--out", tmp_path, "--resume", tmp_path]

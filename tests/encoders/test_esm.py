@@ -255,6 +255,7 @@ def small_net(preset: str = "paper", name: str = "esm-gearnet") -> ESMGearNet:
     return net.eval()
 
 
+@pytest.mark.full
 def test_sizes_of_the_builder():
     with torch.device("meta"):
         net = ENCODERS["esm-gearnet"]("residue")

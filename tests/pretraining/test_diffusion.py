@@ -310,7 +310,7 @@ class Three(Crops):
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("level, room", [("atom", 1 << 30), ("residue", 1 << 21), ("residue", 1 << 30)])
+@pytest.mark.parametrize("level, room", [("residue", 1 << 30), ("residue", 1 << 21), ("atom", 1 << 30)])
 def test_what_a_validation_keeps_changes_no_number(level, room, tmp_path, monkeypatch):
     """Nor does it if only a part of it has room, with other weights, or in another stage."""
     monkeypatch.setattr(evaluation, "MOST_KEPT", room)

@@ -89,7 +89,7 @@ def test_a_run_leaves_weights_metrics_and_a_summary(tmp_path, capsys):
     assert "step     40" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_workers_and_repetition_change_nothing(tmp_path, reference, workers):
     objective, _ = train(configure(tmp_path, "--num-workers", workers))
     assert_equal_weights(objective, reference[0])
@@ -603,6 +603,7 @@ def resident() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+@pytest.mark.full
 @pytest.mark.parametrize("steps, bound", [(200, 5), pytest.param(2300, 5, marks=SOAK)])
 def test_memory_does_not_grow(steps, bound, tmp_path, monkeypatch):
     """Megabytes from step 100 to the end, with a save, a validation or a line in the log every few steps."""

@@ -144,7 +144,7 @@ def test_batches_come_in_order_and_errors_in_their_turn(workers, recwarn):
     assert not [warning for warning in recwarn if "fork()" not in str(warning.message)]  # from Python 3.12 on
 
 
-@pytest.mark.repeats
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_processes_that_load_end_within_15_seconds_of_ours(number, tmp_path):
     log = tmp_path / "log"
