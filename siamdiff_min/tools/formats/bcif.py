@@ -1,8 +1,8 @@
 """BinaryCIF files to columns of atoms: msgpack, and the seven encodings of the specification.
 
 Sehnal et al. (2020), PLoS Computational Biology 16:e1008247; https://github.com/molstar/BinaryCIF. What a column means
-stands in `reading/cif.py`. Biopython's decoder has no right answer for IntervalQuantization, fails on Delta right above
-ByteArray, and may end the process on a damaged file.
+stands in `reading/cif.py`. Biopython's decoder is not used: it cannot read IntervalQuantization (see findings/) nor
+Delta right above ByteArray, and may end the process on a damaged file.
 """
 
 from collections.abc import Iterator

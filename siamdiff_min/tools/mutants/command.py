@@ -67,7 +67,7 @@ def write_map(folder: Path, ranking: Ranking) -> None:
 
 
 def measurements(args: Namespace) -> dict[str, list[tuple[str, float]]]:
-    """The mutations of the table and their values, of every property. A single property has no name, "".
+    """For every property its mutations and their values. A single property has no name, "".
 
     What the table says of itself goes to stderr. Raises StructureError.
     """

@@ -27,7 +27,7 @@ Key = tuple[str, int, str]  # chain, number by the author, insertion code
 
 
 class NoSubstitution(ConfigError):
-    """A mutation that is none of a residue of the structure, or no substitution."""
+    """A mutation at a residue that the structure lacks, or no substitution."""
 
 
 class Word(NamedTuple):

@@ -84,7 +84,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
 
 
 def read_run(name: str, path: Path) -> RunFolder:
-    """Read a run. Raises SiamDiffError if there is none in this folder, or a damaged file."""
+    """Read a run. Raises SiamDiffError if this folder holds no run, or a file in it is damaged."""
     with structure_errors(path, "damaged, or not of a run"):
         folders = [path] if (path / "metrics.jsonl").exists() else sorted(path.glob("seed-*"))
         lines = [read_lines(file) for file in files(folders, "metrics.jsonl")]

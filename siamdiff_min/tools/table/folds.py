@@ -27,9 +27,9 @@ MOST_NUMBERS = 4 * 10**6  # of all predictions together, 32 MB
 
 
 def left_by_folds(y: np.ndarray, groups: np.ndarray, folds: int) -> list[int]:
-    """How many different groups these folds (0: there are none) leave at least to learn each column of y (K, ...) from.
+    """The fewest groups that a fold leaves to learn each column of y (K, ...) from. With 0 folds all groups are left.
 
-    It is 0 if there are fewer groups than folds. A column of y is nan where it was not measured.
+    The count is 0 if there are fewer groups than folds. A column of y is nan where it was not measured.
     """
     measured = ~np.isnan(y.reshape(len(y), -1)).T
     if len(np.unique(groups)) < folds:

@@ -143,7 +143,7 @@ def read_table(
     columns = [value_column] if isinstance(value_column, str) else [*(value_column or ())]
     columns, unread, lines = _columns(path, name_column, columns, faults)
 
-    # Which cells have a value? By default the kind is that of all numbers, of 0 and 1, or of names.
+    # Which cells have a value? By default the values decide on the kind: numbers, 0 and 1, or names.
     words = {word.lower() for word in missing or ()}
     texts = [line[str(i)] for line in lines.values() for i in range(len(columns))]
     kind = kind or _kind_of([text for text in texts if text.lower() not in NOT_MEASURED | words])

@@ -39,11 +39,11 @@ class TableData(LabelledData):
     split_of: Mapping[str, str] = field(default_factory=dict)  # of every structure; "" if its sequence decides
     family_of: Mapping[str, str] = field(default_factory=dict)  # what a structure belongs to, if the table says
     samples: type[Samples] = TableSamples
-    groups: list = field(default_factory=list)  # once they are known, of every name its near copies, and its relatives
+    groups: list = field(default_factory=list)  # once known: for every name its near copies and its relatives
     learned: Collection[str] | None = None  # of a model that is scored: the sequences that it has learned from
 
     def open(self, split: str, **options) -> ProteinStore | None:
-        """The store of a split (see `open_store`), of the proteins that have labels.
+        """The store of the labelled proteins of a split (see `open_store`).
 
         Near copies of a sequence, and a family of the table, count as one sequence. Relatives stay together too, as far
         as every split is left some. A model is scored on all that the table sends to no other split, and that it has
@@ -52,7 +52,7 @@ class TableData(LabelledData):
         store = super().open(split, **options)
         if store is None:
             return None
-        if not self.groups:  # those of all splits
+        if not self.groups:  # the groups of all splits
             self.groups.extend(groups_of(store, self.labels, self.family_of))
         copies, family = self.groups
         split_of = split_by_sequence(family, self.split_of)
@@ -169,7 +169,7 @@ def _by_file(sources: Iterable[Source]) -> dict[str, str]:
 
 
 def _averaged(name: str, rows: Sequence[Row], table: Table) -> Row:
-    """One row for those of a structure or residue, with the mean of their numbers. Faults are rows that differ else."""
+    """The rows of one structure or residue as one, with their mean value. Rows that differ otherwise are a fault."""
     first = rows[0]
     if len(rows) == 1:
         return first
